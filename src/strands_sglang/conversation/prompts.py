@@ -22,15 +22,13 @@ from ..template import (
     DeltaRenderer,
     Flag,
     Rendered,
-    TemplateVerdict,
     image_problem,
     short_history,
     special_values,
-    tags_of,
 )
 from ..tokenizer import TokenizerAdapter
-from ..tool_parsers import HermesToolParser, ToolParser
-from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS, ThinkTokens
+from ..tool_parsers import ToolParser
+from ..tool_parsers.reasoning import ThinkTokens
 from ..trajectory import CallOrigin, Image, Location, Message, Turn, encode_value
 from ..trajectory.media import ImageEncoding, ImageExpander, Medium, PreparedImage, media_growth, place_images
 from .messages import (
@@ -42,16 +40,12 @@ from .messages import (
     to_chat,
 )
 from .options import MalformedCalls, ReasoningPolicy, SGLangConfig
+from .reply_format import choose_reader
 from .shared_prompts import SharedPrompts, digest_parts, shared_prompts
 from .tool_calls import (
     CallIdForm,
     CallIds,
-    PrintedCalls,
     call_grammar,
-    check_parameter_names,
-    check_tool_parser,
-    choose_tool_parser,
-    find_tool_parser,
 )
 
 logger = logging.getLogger(__name__)
@@ -64,7 +58,6 @@ class PromptFormat:
     Attributes:
         renderer: Prints prompts and deltas.
         parser: Reads replies.
-        tags: Tags of the reasoning blocks that the template names, where the parser knows others; None otherwise.
         needs_function_ids: The template prints the tool's name only as part of the call id.
         grammars: Grammars of forced calls, by the names of their tools.
         key: Digest of all that it was made from, or None where a part cannot be told from others.
@@ -72,20 +65,18 @@ class PromptFormat:
 
     renderer: DeltaRenderer
     parser: ToolParser
-    tags: ThinkTokens | None = None
     needs_function_ids: bool = False
     key: bytes | None = None
     grammars: dict[tuple[str, ...], str | None] = field(default_factory=dict)
     _readers: dict[ThinkTokens, ToolParser] = field(default_factory=dict)
 
     def reader(self, open: ThinkTokens | None) -> ToolParser:
-        """The parser, with the tags of the block that the prompt left `open`, or of those that the model opens."""
-        tags = open or self.tags
-        if tags is None:
+        """The parser, with the tags of the block that the prompt left `open`."""
+        if open is None:
             return self.parser
-        if tags not in self._readers:
-            self._readers[tags] = self.parser.with_think_tokens(tags)
-        return self._readers[tags]
+        if open not in self._readers:
+            self._readers[open] = self.parser.with_think_tokens(open)
+        return self._readers[open]
 
     @cached_property
     def call_ids(self) -> CallIdForm:
@@ -254,31 +245,9 @@ class PromptBuilder:
         if keep and self.options["reasoning_policy"] is ReasoningPolicy.APPEND and not keep.keys() & kwargs.keys():
             renderer = self._make_renderer(tools, {**kwargs, **keep})
         logger.debug("report=<%s> | chat template checked", renderer.report.summary)
-        printed = PrintedCalls.of(renderer)
-        if tools is None:
-            # Some families write more than reasoning beside the answer, whether there are tools or not.
-            parser = self._tool_parser or find_tool_parser(printed) or HermesToolParser()
-        else:
-            if renderer.report.verdict is TemplateVerdict.UNSUPPORTED:
-                raise TemplateError(
-                    f"this chat template cannot be used with tools: {renderer.report.summary}; "
-                    "`strands-sglang doctor` says why, and chat_template= takes another template"
-                )
-            if self._tool_parser is None:
-                parser = choose_tool_parser(printed)
-            else:
-                parser = self._tool_parser
-                check_tool_parser(parser, printed)
-            check_parameter_names(parser, renderer)
-        # A user's own tags, and those of a family, are known better than by a look at the template.
-        named = renderer.template.text(tools_present=tools is not None)
-        is_default = parser.think_tokens == DEFAULT_THINK_TOKENS and DEFAULT_THINK_TOKENS[0] not in named
+        reading = choose_reader(renderer, self._tool_parser)
         return PromptFormat(
-            renderer=renderer,
-            parser=parser,
-            tags=tags_of(named) if is_default else None,
-            needs_function_ids=tools is not None and printed.need_function_ids(parser),
-            key=key,
+            renderer=renderer, parser=reading.parser, needs_function_ids=reading.needs_function_ids, key=key
         )
 
     def _make_renderer(self, tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any]) -> DeltaRenderer:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from .chat_messages import ArgumentForm, ContentForm, HistoryPart
 from .reasoning import opened_tags
+from .replies import PrintedReplies
 
 
 class _Explained(StrEnum):
@@ -126,6 +127,7 @@ class Report:
         reply_header: The end of what the template prints before a past reply; None if it cannot print one.
         keep_reasoning_kwargs: Template variables that make the template keep earlier reasoning at a user turn; empty
             where it keeps it anyway or has no such variable. Policy `append` adds them.
+        replies: Replies of every kind as the template prints them.
     """
 
     verdict: TemplateVerdict
@@ -138,6 +140,7 @@ class Report:
     generation_prompt: str
     reply_header: str | None = None
     keep_reasoning_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    replies: PrintedReplies = field(default_factory=PrintedReplies)
 
     @property
     def opens_reasoning(self) -> str | None:
@@ -146,6 +149,9 @@ class Report:
 
     def opened_tags(self, prompt_text: str) -> tuple[str, str] | None:
         """Tags of the reasoning block that a prompt of this template leaves open, or None."""
+        if self.replies.opens and self.generation_prompt and prompt_text.endswith(self.generation_prompt):
+            by_name = opened_tags(self.generation_prompt, self.generation_prompt, self.reply_header)
+            return by_name or self.replies.tags
         return opened_tags(prompt_text, self.generation_prompt, self.reply_header)
 
     @property

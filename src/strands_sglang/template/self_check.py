@@ -14,7 +14,8 @@ from typing import Any
 
 from ..exceptions import TemplateError
 from .chat_messages import ArgumentForm, ChatMessage, ContentForm, HistoryPart
-from .reasoning import KEEP_REASONING
+from .reasoning import KEEP_REASONING, opened_tags
+from .replies import print_replies
 from .report import Flag, Report, Shape, ShapeResult, TemplateVerdict
 from .step import CALL_ID, SENTINEL, Boundary, Forms, Plant, StepRenderer, plant_sentinel
 
@@ -143,6 +144,7 @@ def self_check(step: StepRenderer) -> Knowledge:
     generation = ""
     if prompt is not None and closed is not None:
         generation = prompt[len(closed) :] if prompt.startswith(closed) else prompt[prompt.rfind("Usr1XQ") + 6 :]
+    header = past.rpartition("Ans.")[0][-200:] if past is not None and "Ans." in past else None
     report = Report(
         verdict=_verdict(shapes, history),
         history=history,
@@ -152,8 +154,9 @@ def self_check(step: StepRenderer) -> Knowledge:
         flags=frozenset(flags),
         prints_tools=step.tools is None or TOOL_TEXT in (prompt or TOOL_TEXT),
         generation_prompt=generation,
-        reply_header=past.rpartition("Ans.")[0][-200:] if past is not None and "Ans." in past else None,
+        reply_header=header,
         keep_reasoning_kwargs=_keep_reasoning(step) if Flag.DROPS_REASONING_AT_USER in flags else {},
+        replies=print_replies(step, opened_tags(prompt or "", generation, header)),
     )
     return Knowledge(report=report, forms=step.forms)
 

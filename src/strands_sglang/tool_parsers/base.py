@@ -14,6 +14,7 @@ from .reasoning import (
     DEFAULT_THINK_TOKENS,
     BlockFinder,
     BlockReader,
+    ReplyFrame,
     SegmentKind,
     TextSegment,
     ThinkTokens,
@@ -135,6 +136,8 @@ class ToolParser:
     # For subclasses whose `__init__` does not call ours.
     tool_call_tokens: tuple[str, str] = DEFAULT_TOKENS
     think_tokens: ThinkTokens | None = DEFAULT_THINK_TOKENS
+    frame: ReplyFrame | None = None
+    """Texts that the chat template prints around the parts of a reply; found by the self-check of the template."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuse a class that cannot read calls."""
@@ -175,6 +178,12 @@ class ToolParser:
         other = copy.copy(self)
         other.think_tokens = think_tokens
         return other
+
+    def with_frame(self, frame: ReplyFrame | None) -> Self:
+        """A copy that takes a frame off the replies it reads, and reads reasoning between the tags of the frame."""
+        other = copy.copy(self)
+        other.frame = frame
+        return other if frame is None or frame.tags is None else other.with_think_tokens(frame.tags)
 
     @property
     def tool_start_token(self) -> str:
@@ -221,6 +230,8 @@ class ToolParser:
             return block.end if block else None
 
         segments = self.cut(text, read if read_calls and not has_parse_alone else None, in_reasoning=in_reasoning)
+        if self.frame is not None:
+            segments = self.frame.take_off(text, segments)
         visible = join(text, segments, SegmentKind.TEXT)
         if read_calls and has_parse_alone:
             # Spans count in the text that the parser was given, which is another where reasoning was cut off.

@@ -8,9 +8,12 @@ both right.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+from .values import skip_space
 
 ThinkTokens = tuple[str, str]
 """The tags that open and close a reasoning block, e.g. `("<think>", "</think>")`."""
@@ -26,7 +29,7 @@ class SegmentKind(StrEnum):
     REASONING = "reasoning"
     """The inside of a reasoning block."""
     TAG = "tag"
-    """A tag that opens or closes a reasoning block."""
+    """A tag that opens or closes a reasoning block, or a text of the frame."""
     BLOCK = "block"
     """A tool-call block, its begin and end marker included."""
     UNCLOSED = "unclosed"
@@ -134,3 +137,77 @@ def scan(
 def join(text: str, segments: list[TextSegment], kind: SegmentKind, separator: str = "") -> str:
     """The text of all segments of one kind."""
     return separator.join(text[segment.start : segment.end] for segment in segments if segment.kind is kind)
+
+
+# ---- the frame of a reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyFrame:
+    """Constant texts that a chat template prints around the parts of a reply, such as `<|START_RESPONSE|>`.
+
+    The model samples them, and they belong to no part. They are taken off at the edges of a part, once, and nowhere
+    else: the same text inside an answer is the answer's. Of several texts the longest counts.
+
+    Attributes:
+        before_text: In front of visible text that begins the reply or follows reasoning.
+        behind_text: Behind visible text, wherever it ends.
+        before_calls: In front of a call, behind whatever text there is.
+        behind_calls: Behind a call, in front of whatever text there is.
+        opening: In front of reasoning whose opening tag the prompt has only begun.
+        tags: Tags of the reasoning, where the parser would look for others.
+    """
+
+    before_text: tuple[str, ...] = ()
+    behind_text: tuple[str, ...] = ()
+    before_calls: tuple[str, ...] = ()
+    behind_calls: tuple[str, ...] = ()
+    opening: str = ""
+    tags: ThinkTokens | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Every text of the frame."""
+        sides = (*self.before_text, *self.behind_text, *self.before_calls, *self.behind_calls, self.opening)
+        return tuple(dict.fromkeys(filter(None, sides)))
+
+    def take_off(self, text: str, segments: Sequence[TextSegment]) -> list[TextSegment]:
+        """The segments of a text, with the texts of the frame as tags."""
+        out = Segments()
+        is_call = [segment.kind in (SegmentKind.BLOCK, SegmentKind.UNCLOSED) for segment in segments]
+        for index, (kind, start, end) in enumerate(segments):
+            left, right = start, end
+            if kind is SegmentKind.TEXT:
+                if index and is_call[index - 1]:
+                    left = _skip_start(text, left, right, self.behind_calls)
+                else:
+                    left = _skip_start(text, left, right, self.before_text)
+                if index + 1 < len(segments) and is_call[index + 1]:
+                    right = _skip_end(text, left, right, self.before_calls)
+                right = _skip_end(text, left, right, self.behind_text)
+            elif kind is SegmentKind.REASONING and index == 0 and self.opening:
+                left = _skip_start(text, left, right, (self.opening,))
+            out.add(SegmentKind.TAG, start, left)
+            out.add(kind, left, right)
+            out.add(SegmentKind.TAG, right, end)
+        return out
+
+
+def _skip_start(text: str, start: int, end: int, texts: tuple[str, ...]) -> int:
+    """Offset behind the blanks and the first of `texts` with which `text[start:end]` begins; `start` if with none."""
+    if texts:
+        at = skip_space(text, start)
+        for each in texts:
+            if text.startswith(each, at, end):
+                return at + len(each)
+    return start
+
+
+def _skip_end(text: str, start: int, end: int, texts: tuple[str, ...]) -> int:
+    """Offset of the first of `texts` with which `text[start:end]` ends, blanks aside; `end` if with none."""
+    if texts:
+        at = start + len(text[start:end].rstrip())
+        for each in texts:
+            if text.endswith(each, start, at):
+                return at - len(each)
+    return end

@@ -1,0 +1,231 @@
+"""Replies as a chat template prints them: the texts a model samples for reasoning, visible text and calls.
+
+Past replies with known parts are rendered and cut where the generation prompt and the turn end. What stands around the
+parts is the frame, and whoever reads replies is proved on them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from ..exceptions import TemplateError
+from .chat_messages import ChatMessage
+from .chat_template import REASONING_FIELDS
+from .control_tokens import pattern_of
+from .step import CALL_ID, Boundary, StepRenderer, common_prefix
+
+THOUGHT: Final = "Rsn7XQ"
+SAID: Final = "Said7XQ"
+CALLED_TOOL: Final = "lookup"
+_ASKED: Final = "Usr1XQ"
+_TAG: Final = re.compile(r"</?[^<>\s]{1,64}>|\[/?[A-Z_]{2,32}\]")
+
+
+def argument_of(number: int) -> dict[str, str]:
+    """Arguments of call `number` of a printed reply, counted from 1."""
+    return {"q": f"Arg{number}XQ"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrintedReply:
+    """One reply as printed, from the end of the generation prompt to the end of the turn.
+
+    Attributes:
+        in_reasoning: The text starts in the reasoning block that the generation prompt opens.
+        thought, said: The reasoning and the visible text in it; empty if it has none.
+        calls: Number of its calls, see `argument_of`.
+    """
+
+    text: str
+    in_reasoning: bool
+    thought: str
+    said: str
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrintedReplies:
+    """The replies that one template prints with given variables.
+
+    Attributes:
+        tags: Texts that open and close reasoning; None if the template prints no past reasoning, or nothing around it.
+        opens: The generation prompt begins a reasoning block.
+        opening: The rest of the opening tag, where the generation prompt ends inside it.
+    """
+
+    replies: tuple[PrintedReply, ...] = ()
+    tags: tuple[str, str] | None = None
+    opens: bool = False
+    opening: str = ""
+
+
+class _Form(NamedTuple):
+    """A rendered reply: the text up to its first part, and from there to the end of the turn."""
+
+    before: str
+    rest: str
+    thought: str
+    said: str
+    calls: int
+
+
+def print_replies(step: StepRenderer, opened: tuple[str, str] | None) -> PrintedReplies:
+    """Render replies of all kinds; a kind that the template refuses, or whose parts it does not print, is left out.
+
+    Args:
+        opened: Tags of the reasoning block that the generation prompt opens, where they are known by name.
+    """
+    user: ChatMessage = {"role": "user", "content": _ASKED}
+    _, asked, prompt = (_try(step, [user], generate=True) or "").rpartition(_ASKED)
+    if not asked:
+        return PrintedReplies()
+    stem, specials = prompt.rstrip(), step.vocabulary.specials
+    forms = list(dict.fromkeys(_forms(step, user)))
+    thoughtful = min(
+        (each for each in forms if each.thought), key=lambda each: (each.calls, not each.said), default=None
+    )
+    tags, opens, opening = None, opened is not None, ""
+    if thoughtful is not None:
+        others = [form for form in forms if not form.thought and (form.said, form.calls) == thoughtful[3:]]
+        tags = _tags(thoughtful, others, prompt, specials)
+        if tags is not None and thoughtful.before.startswith(stem):
+            left = thoughtful.before[len(stem) :].strip()
+            # Replies without reasoning do not follow a prompt that opened it, or they close it first.
+            following = [form.before[len(stem) :] for form in others if form.before.startswith(stem)]
+            if not following if left else all(tags[1] in before for before in following):
+                opens, opening = True, left
+    closing = next((each[1] for each in (opened, tags) if each is not None), "")
+    replies: dict[PrintedReply, None] = {}
+    for form in forms:
+        follows = form.before.startswith(stem)
+        before = form.before[len(stem) if follows else _reply_start(form.before, prompt, specials) :]
+        text, inside = before + form.rest, opens and follows
+        # Not what can follow the prompt: it has closed the block of this reasoning, or it has opened one.
+        if (not follows and not before.strip()) if form.thought else (inside and closing not in text):
+            continue
+        replies[
+            PrintedReply(text=text, in_reasoning=inside, thought=form.thought, said=form.said, calls=form.calls)
+        ] = None
+    # Some templates print the text beside a call as reasoning.
+    thoughts = {reply.text for reply in replies if reply.thought and not reply.said}
+    kept = [reply for reply in replies if reply.thought or reply.text.replace(SAID, THOUGHT) not in thoughts]
+    return PrintedReplies(replies=tuple(kept), tags=tags, opens=opens, opening=opening)
+
+
+# The parts of the replies that are rendered: number of calls, reasoning, text.
+_KINDS: Final = ((0, "", SAID), (0, THOUGHT, SAID), *itertools.product((1,), ("", THOUGHT), ("", SAID)), (2, "", ""))
+
+
+def _forms(step: StepRenderer, user: ChatMessage) -> Iterator[_Form]:
+    """Every kind of reply as it is printed when other messages follow, and when it is last."""
+    boundaries: dict[int, Boundary] = {}
+    for count, thought, said in _KINDS:
+        if count and step.tools is None:
+            continue
+        numbers = range(1, count + 1)
+        turn: dict[str, Any] = {"role": "assistant", "content": said}
+        if thought:
+            turn |= dict.fromkeys(REASONING_FIELDS, thought)
+        new: list[ChatMessage] = [{"role": "user", "content": "Usr3XQ"}]
+        if count:
+            call: dict[str, Any] = {"type": "function"}
+            ids = {number: CALL_ID % number for number in numbers}
+            turn["tool_calls"] = [
+                call | {"id": ids[number], "function": {"name": CALLED_TOOL, "arguments": argument_of(number)}}
+                for number in numbers
+            ]
+            new = [
+                {"role": "tool", "tool_call_id": ids[number], "name": CALLED_TOOL, "content": f"R{number}XQ"}
+                for number in numbers
+            ]
+        if count not in boundaries:
+            try:
+                boundaries[count] = step.suffix([user], turn, new).boundary
+            except TemplateError:
+                continue
+        boundary, arguments = boundaries[count], [argument_of(number)["q"] for number in numbers]
+        # An end of turn that the engine does not stop on is sampled as any other text.
+        is_sampled = boundary.closer != "" and boundary.closer not in step.vocabulary.stops
+        ends = [boundary.end] if is_sampled and count else [boundary.head, *([boundary.end] if is_sampled else [])]
+        for following in (new, []):
+            printed = (_try(step, [user, turn, *following], generate=False) or "").partition(_ASKED)[2]
+            payload = arguments[-1] if arguments else said
+            end = printed.find(payload) + len(payload)
+            # Behind its calls, some print the text of a turn once more.
+            found = {text: at for text in (thought, said, *arguments) if text and 0 <= (at := printed.find(text)) < end}
+            if not all(text in found for text in (payload, *arguments)):
+                continue
+            first = min(found.values())
+            parts = thought if thought in found else "", said if said in found else "", count
+            for tail in ends:
+                if printed.startswith(tail, end):
+                    yield _Form(printed[:first], printed[first : end + len(tail)], *parts)
+
+
+def _try(step: StepRenderer, messages: list[ChatMessage], *, generate: bool) -> str | None:
+    try:
+        return step.render(messages, generate=generate)
+    except Exception:  # templates raise all kinds; for a probe that is an answer
+        return None
+
+
+def _reply_start(before: str, prompt: str, specials: tuple[str, ...]) -> int:
+    """Offset in the text before the first part of a reply at which a model samples it, given the generation prompt."""
+    if before.startswith(prompt):
+        return len(prompt)
+    same = _whole_tokens(before, common_prefix(before, prompt), specials)
+    # The prompt may print instructions in front of the header, or open reasoning behind it.
+    starts = list(_tokens(prompt, specials))
+    for end in (len(prompt), *reversed(starts)):
+        word = re.search(r"\S+\s*\Z", prompt[max((at for at in starts if at < end), default=0) : end])
+        if word is not None and word[0] in before[same:]:
+            return before.rindex(word[0]) + len(word[0])
+    return same
+
+
+def _tags(form: _Form, others: list[_Form], prompt: str, specials: tuple[str, ...]) -> tuple[str, str] | None:
+    """Texts that open and close the reasoning of a reply, given replies without it; None where nothing marks it."""
+    between, said, _ = form.rest[len(form.thought) :].partition(form.said or argument_of(1)["q"])
+    tokens = _tokens(between, specials)
+    if not tokens or not said:
+        return None
+    # What a reply without reasoning prints as well belongs to the text. At least one token closes the block: such a
+    # reply may print an empty one.
+    least = min(at + len(token) for at, token in tokens.items())
+    shared = [_common_end(between, other.before, specials) for other in others] if form.said else []
+    closing = between[: max(least, len(between) - max(shared, default=0)) if form.said else least].strip()
+    opening = form.before[_reply_start(form.before, prompt, specials) :].strip()
+    if not opening and not form.before.startswith(prompt.rstrip()):
+        return None  # the prompt has closed the block
+    if not opening:
+        own = [_whole_tokens(prompt, common_prefix(prompt, other.before), specials) for other in others]
+        own = [at for at in own if at < len(prompt)] or list(_tokens(prompt, specials))
+        opening = prompt[max(own, default=0) :].strip()
+    return (opening, closing) if opening and opening != closing else None
+
+
+def _common_end(a: str, b: str, specials: tuple[str, ...]) -> int:
+    """Length of the longest common suffix that cuts no token of `a`."""
+    length = common_prefix(a[::-1], b[::-1])
+    start = len(a) - length
+    for at, token in _tokens(a, specials).items():
+        if at < start < at + len(token):
+            return len(a) - at - len(token)
+    return length
+
+
+def _whole_tokens(text: str, length: int, specials: tuple[str, ...]) -> int:
+    """The length, or less where a token would be cut."""
+    return next((at for at, token in _tokens(text, specials).items() if at < length < at + len(token)), length)
+
+
+def _tokens(text: str, specials: tuple[str, ...]) -> dict[int, str]:
+    """Special tokens, and tags that look like such, by their offsets."""
+    found = {match.start(): match.group() for match in pattern_of(specials).finditer(text)}
+    covered = [range(at, at + len(token)) for at, token in found.items()]
+    likes = {m.start(): m.group() for m in _TAG.finditer(text) if not any(m.start() in span for span in covered)}
+    return dict(sorted({**found, **likes}.items()))
