@@ -134,6 +134,16 @@ HOSTILE = [
     "<|channel|>final<|message|>",
     "<|channel|>analysis<|message|><|end|>",
     " to=functions.f<|channel|>commentary<|message|>",
+    "`",
+    "x{end} y",
+    "{begin}{{{end} z",
+    '{{"name": "f", "arguments": {{',
+    '[{{"f": {{',
+    "f[ARGS]",
+    "call:f{{",
+    "f<arg_key>",
+    "\nf(x=",
+    "<function=f>",
     "{begin}<function=f><parameter=x>",
     "{begin}<function=f>{end}",
     "{begin}f<arg_key>x</arg_key><arg_value>",
@@ -143,7 +153,18 @@ HOSTILE = [
 ]
 
 
-METHODS = ("begin", "cut", "find_close", "read_arguments", "read_block", "read_call", "read_calls", "read_list")
+F = schema_of({"x": "y"}, "f")
+METHODS = (
+    "begin",
+    "cut",
+    "opening",
+    "find_close",
+    "read_arguments",
+    "read_block",
+    "read_call",
+    "read_calls",
+    "read_list",
+)
 READERS = list({tuple(getattr(type(parser), name, None) for name in METHODS): parser for parser in EVERY}.values())
 """A parser of every way to read."""
 
@@ -155,6 +176,7 @@ def test_long_hostile_text_is_read_in_linear_time(parser: ToolParser, unit: str)
     # With cost quadratic in the number of calls this runs into the timeout.
     unit = unit.format(begin=parser.tool_start_token, end=parser.tool_end_token)
     hostile = unit * (200_000 // len(unit))
+    parser.parse_all(hostile, tools=F)
     parser.parse_all(hostile)
     call = render(parser, "f", {"x": "y"})
     parser.parse_all(call[: len(call) - len(parser.tool_end_token)] + hostile)

@@ -159,8 +159,12 @@ async def test_a_structured_format_becomes_a_grammar() -> None:
 
 @pytest.mark.parametrize(
     ("said", "options", "malformed"),
-    [(f"Adding. {CALL.replace(': 2', '')}", {}, 1), (CALL, {"tool_choice": "none"}, 0)],
-    ids=["malformed", "not allowed"],
+    [
+        (f"Adding. {CALL.replace(': 2', '')}", {}, 1),
+        (f"Adding.\n{CALL.removeprefix('<tool_call>').strip()}", {}, 1),
+        (CALL, {"tool_choice": "none"}, 0),
+    ],
+    ids=["malformed", "no begin marker", "not allowed"],
 )
 async def test_a_call_that_cannot_run_goes_out_as_the_text_that_was_sampled(
     said: str, options: dict[str, Any], malformed: int

@@ -104,8 +104,13 @@ def deleting(ran: list[str]) -> Any:
 
 @pytest.mark.parametrize(
     "markup",
-    ['<tool_call>{"name": "delete", "arguments": {"path": }}</tool_call>', "<tool_call>not json</tool_call>"],
-    ids=["bad arguments", "no name"],
+    [
+        '<tool_call>{"name": "delete", "arguments": {"path": }}</tool_call>',
+        "<tool_call>not json</tool_call>",
+        'I do.\n{"name": "delete", "arguments": {"path": "a"}}\n</tool_call>',
+        'I do: {"name": "delete", "arguments": {"path": "a"}}',
+    ],
+    ids=["bad arguments", "no name", "no begin marker", "no marker"],
 )
 async def test_a_malformed_call_never_runs_and_is_answered_alike_in_messages_and_tokens(markup: str) -> None:
     ran: list[str] = []

@@ -201,6 +201,75 @@ def test_other_markers(parser: ToolParser) -> None:
         assert other.parse(render(parser, "f", {"q": "x"})) == []
 
 
+F = [{"name": "f", "inputSchema": {"json": {"type": "object", "properties": {"q": {"type": "string"}}}}}]
+
+
+def bare(parser: ToolParser) -> tuple[str, str]:
+    """A call of `f` without the marker that begins its block, and its end marker."""
+    call = render(parser, "f", {"q": "x"})
+    if not isinstance(parser, BareToolParser):
+        call = call.removeprefix(parser.tool_start_token).lstrip()
+    return call.removesuffix(parser.tool_end_token).rstrip(), parser.tool_end_token
+
+
+@every_parser
+def test_a_call_without_its_begin_marker_is_malformed(parser: ToolParser) -> None:
+    call, end = bare(parser)
+    name = "" if isinstance(parser, GptOssToolParser) else "f"
+    for before in ("so:\n",) if isinstance(parser, BareToolParser) else ("", "so:\n"):
+        for after in ({end} if end else {""}) | ({""} if name else set()):
+            text = before + call + after
+            output = parser.parse_all(text, tools=F)
+            refused = only(list(output.calls))
+            assert (refused.name, refused.is_error, output.unclosed_call) == (name or UNKNOWN_TOOL_NAME, True, None)
+            assert re.search("stands (outside of|behind)|header is not of the form", str(refused.error))
+            if name:
+                assert output.text == before and str(refused.raw).startswith(call)
+            assert "".join(text[slice(*each[1:])] for each in output.segments) == text
+    opening, closing = parser.think_tokens or ("", "")
+    drafted = parser.parse_all(f"{opening}maybe {call}{end}{closing}ok", tools=F)
+    assert (drafted.calls, drafted.text) == ((), "ok")
+
+
+@every_parser
+def test_a_call_of_no_declared_tool_is_text_without_any_marker(parser: ToolParser) -> None:
+    call, _ = bare(parser)
+    for tools in (None, [{"name": "other", "inputSchema": {"json": {}}}]):
+        output = parser.parse_all(f"Write `{call}` or\n{call}", tools=tools)
+        if isinstance(parser, SectionToolParser):  # their control tokens stand in no prose
+            assert {each.name for each in output.calls} == {"f"}
+        else:
+            assert (output.calls, output.text, output.unclosed_call) == ((), f"Write `{call}` or\n{call}", None)
+
+
+@closed_by_marker
+def test_an_end_marker_outside_of_a_block(parser: ToolParser) -> None:
+    end = parser.tool_end_token
+    for text in (f"Done.{end} Bye.", f"{end}Done. Bye.", f"Done. Bye.\n{end}\n{end}"):
+        output = parser.parse_all(text, tools=F)
+        if parser.END_IS_TEXT:  # a fence, or the end of any message
+            assert (output.calls, output.text) == ((), text)
+        else:
+            assert (only(list(output.calls)).name, output.text.strip()) == (UNKNOWN_TOOL_NAME, "Done. Bye.")
+            assert re.search("stands outside of|header is not of", str(output.calls[0].error))
+    if not parser.END_IS_TEXT:
+        mention = f"`{end}` ends a call, and so does '{end}'."
+        assert parser.parse_all(mention, tools=F).text == mention
+        good = render(parser, "f", {"q": "x"})
+        broken = f"{parser.tool_start_token}f<|message|>{{]{end}"
+        output = parser.parse_all(f"{good}{end}\n{end} ok {broken}{end} then", tools=F)
+        assert [call.is_error for call in output.calls] == [False, True]
+        assert output.text == " ok  then"
+
+
+@closed_by_marker
+def test_an_empty_block_is_one_malformed_call(parser: ToolParser) -> None:
+    for blank in ("", "\n"):
+        output = parser.parse_all(f"a{parser.tool_start_token}{blank}{parser.tool_end_token}")
+        assert (only(list(output.calls)).name, output.calls[0].is_error) == (UNKNOWN_TOOL_NAME, True)
+        assert output.text == "a"
+
+
 @closed_by_turn
 def test_a_call_that_ends_with_the_turn_is_malformed_by_what_follows_and_unclosed_when_cut(parser: ToolParser) -> None:
     sampled = render(parser, "f", {"q": "x"})

@@ -163,6 +163,8 @@ TYPED: list[tuple[str, str, Any]] = [
     ("any", "true", True),
     ("any", "five", "five"),
     ("untyped", "[1, 2]", [1, 2]),
+    ("any", '"x"', '"x"'),
+    ("untyped", '"x"', '"x"'),
     ("maybe_any", "null", None),
     ("digits", "5", "5"),
     ("nullable", "null", None),
@@ -524,17 +526,35 @@ READ = [
     ("mistral", "[TOOL_CALLS]f[ARGS]{oops}[TOOL_CALLS]g[ARGS]{}[TOOL_CALLS]h", "f! g unknown_tool!", ""),
     ("hermes", '<tool_call>{"name": "a"}</tool_call>\n<tool_call>{x}</tool_call>', "a unknown_tool!", "\n"),
     ("hermes", '<tool_call><tool_call>{"name": "f"}</tool_call></tool_call>', "f!", ""),
-    ("qwen_xml", qwen("<parameter=x>a </tool_call> b"), "f!", " b</function>\n</tool_call>"),
+    ("qwen_xml", qwen("<parameter=x>a </tool_call> b"), "f!", ""),
     ("kimi_k2", kimi("prose" + kimi_call("{}")), "unknown_tool! f", ""),
     ("kimi_k2", kimi(kimi_call("{bad") + kimi_call("{}")), "f! f", ""),
     ("hermes", hermes('{"name": "f", "arguments": {"q": "</tool_call>"}}}') + " ok", "f!", " ok"),
 ]
 """The calls by name, malformed ones with a `!`, and the text beside them."""
 
+FUNCTION = "<function=f>\n</function>"
+HALVES = [
+    ("qwen_xml", f"{FUNCTION} and {FUNCTION}</tool_call> so {qwen('')}", "f! f", " so "),
+    ("qwen_xml", f"`<function=f>` begins it.\n{FUNCTION}\n\nDone.", "f!", "`<function=f>` begins it.\n"),
+    ("qwen_xml", f"See {FUNCTION.replace('f>', 'g>')} {FUNCTION}", "f!", "See <function=g>\n</function> "),
+    ("qwen_xml", f"See {FUNCTION.replace('=f', '=g')}</tool_call>", "g!", "See "),
+    ("minimax_m2", '<invoke name="f"></invoke><invoke name="f"></invoke></minimax:tool_call>', "f!", ""),
+    ("hermes", '{"name": "f", "arguments": {"x": "</tool_call>", "y": "`a"}}\n</tool_call>', "f!", ""),
+    ("glm", "Sure.\nf<arg_key>x</arg_key><arg_value>1</arg_value>", "f!", "Sure.\n"),
+    ("olmo3", "I used f(x=1).", "", "I used f(x=1)."),
+    ("mistral", 'So f[ARGS]{"x": 1}', "f!", "So "),
+    ("mistral", 'So [{"name": "f", "arguments": {}}]', "f!", "So "),
+    ("command", '[{"tool_call_id": "0", "tool_name": "f", "parameters": {}}]<|END_ACTION|>', "f!", ""),
+    ("gpt_oss", "<|channel|>final<|message|>{}<|call|>", "unknown_tool!", ""),
+]
+"""The same, with a declared tool `f`: calls outside of a block."""
 
-@pytest.mark.parametrize(("name", "sampled", "calls", "text"), READ)
+
+@pytest.mark.parametrize(("name", "sampled", "calls", "text"), [*READ, *HALVES])
 def test_the_calls_and_the_text_beside_them(name: str, sampled: str, calls: str, text: str) -> None:
-    output = get_tool_parser(name).parse_all(sampled)
+    tools = SPECS if (name, sampled, calls, text) in HALVES else None
+    output = get_tool_parser(name).parse_all(sampled, tools=tools)
     assert " ".join(call.name + "!" * call.is_error for call in output.calls) == calls
     assert (output.text, output.unclosed_call) == (text, None)
     for call in output.calls:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from ..exceptions import ToolParserError, did_you_mean
+from .outside import read_outside
 from .reasoning import (
     DEFAULT_THINK_TOKENS,
     BlockFinder,
@@ -133,6 +134,8 @@ class ToolParser:
     DEFAULT_THINK: ClassVar[ThinkTokens] = DEFAULT_THINK_TOKENS
     NAME: ClassVar[re.Pattern[str]] = re.compile(r'"name"\s*:\s*"([^"\\\n]+)"')
     """Finds the tool name, as its group, in malformed markup."""
+    END_IS_TEXT: ClassVar[bool] = False
+    """The end marker is common in text as well, so that alone it is no sign of a call."""
     # For subclasses whose `__init__` does not call ours.
     tool_call_tokens: tuple[str, str] = DEFAULT_TOKENS
     think_tokens: ThinkTokens | None = DEFAULT_THINK_TOKENS
@@ -205,6 +208,14 @@ class ToolParser:
         """Tag that closes a reasoning block; None when the parser knows none."""
         return self.think_tokens[1] if self.think_tokens else None
 
+    @property
+    def opening(self) -> str:
+        """Pattern of what a call begins with inside its block, with the tool's name as its only group, which is named.
+
+        With the name of a declared tool it is a malformed call where it stands outside of a block. Empty for none.
+        """
+        return ""
+
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         """Read the block whose begin marker is at offset `start` of the whole sampled text; None when it never ends."""
         raise NotImplementedError(type(self).__name__)
@@ -232,6 +243,8 @@ class ToolParser:
         segments = self.cut(text, read if read_calls and not has_parse_alone else None, in_reasoning=in_reasoning)
         if self.frame is not None:
             segments = self.frame.take_off(text, segments)
+        if read_calls and not has_parse_alone:
+            segments = read_outside(self, text, segments, blocks, types.is_tool)
         visible = join(text, segments, SegmentKind.TEXT)
         if read_calls and has_parse_alone:
             # Spans count in the text that the parser was given, which is another where reasoning was cut off.
@@ -297,6 +310,16 @@ class ToolParser:
         end = len(text) if end is None else end
         close_at = text.find(self.think_tokens[1], start, end) if self.think_tokens else -1
         return end if close_at < 0 else close_at
+
+    def outside(self, text: str, start: int, end: int, name: str | None) -> Block:
+        """The malformed call that stands outside of a block; its name is None where not even its beginning stands."""
+        error = CallError(self.outside_error(is_opened=name is not None), name or "")
+        return Block(end, (self.refuse(error, text[start:end].strip(), (start, end)),))
+
+    def outside_error(self, *, is_opened: bool) -> str:
+        """The error of a call outside of a block, or of an end marker without even the beginning of a call."""
+        subject = "the call" if is_opened else self.tool_end_token
+        return f"{subject} stands outside of a section of calls: {self.tool_start_token} is missing"
 
     def unclosed_error(self, markup: str) -> str:
         """The error of a call that begins and never ends; `markup` is what follows its begin marker."""

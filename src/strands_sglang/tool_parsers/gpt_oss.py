@@ -101,6 +101,9 @@ class GptOssToolParser(ToolParser):
             call = self.refuse(error, text[body if header else start : close].strip(), (start, end))
         return Block(end=end, calls=(call,))
 
+    def outside_error(self, *, is_opened: bool) -> str:
+        return _WRONG_HEADER
+
     def guess_name(self, markup: str) -> str:
         match = re.match(r"[^\s<={]{1,256}(?=[\s<{]|$)", markup) or _NAME.search(markup)
         return match.group() if match else ""
@@ -109,7 +112,7 @@ class GptOssToolParser(ToolParser):
         """A message is a call if it has a recipient, or ends as calls do."""
         if _recipient(header) is not None:
             return True
-        close = _END.search(text, header.end()) if header["channel"] == "commentary" else None
+        close = _END.search(text, header.end()) if header["channel"] != "analysis" else None
         return close is not None and close.group() == self.tool_end_token
 
 

@@ -38,6 +38,13 @@ class CallKeys:
     id: str | None = None
 
     @property
+    def opening(self) -> str:
+        """Pattern of what the object begins with, as templates print it; see `ToolParser.opening`."""
+        id_first = rf'(?:"{self.id}"\s*:\s*"[^"\n]{{0,256}}"\s*,\s*)?' if self.id else ""
+        name = r'"(?P<name>(?:[^"\\\n]|\\.){0,256})"'
+        return rf'\{{\s*{id_first}"{self.name}"\s*:\s*{name}\s*,\s*"{self.arguments}"'
+
+    @property
     def shape(self) -> str:
         """The object, as error messages show it."""
         return f'{{"{self.name}": ..., "{self.arguments}": {{...}}}}'
@@ -70,6 +77,10 @@ class JSONToolParser(ToolParser):
     KEYS: ClassVar[CallKeys] = CallKeys()
     OPENING: ClassVar[str]
     """The bracket with which the JSON begins."""
+
+    @property
+    def opening(self) -> str:
+        return self.KEYS.opening
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         begin, end_marker = self.tool_call_tokens
@@ -116,15 +127,6 @@ class HermesToolParser(JSONToolParser):
 
     OPENING: ClassVar[str] = "{"
 
-    def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
-        block, end_marker = super().read_block(text, start, types), self.tool_end_token
-        if block is None or not block.calls[0].is_error or not end_marker:
-            return block
-        end = block.end  # what follows a broken call is mostly the same marker again: no visible text
-        while text.startswith(end_marker, following := skip_blank(text, end)):
-            end = following + len(end_marker)
-        return block._replace(end=end)
-
 
 @register_tool_parser("longcat")
 class LongCatToolParser(HermesToolParser):
@@ -147,6 +149,7 @@ class GigaChatToolParser(HermesToolParser):
     """GigaChat 3: `<|function_call|>{"name": ..., "arguments": {...}}<|message_sep|>`; the end is a stop token."""
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|function_call|>", "<|message_sep|>")
+    END_IS_TEXT: ClassVar[bool] = True  # it ends answers, too
 
 
 # ---- a list behind a marker
@@ -156,6 +159,10 @@ class JSONListToolParser(JSONToolParser):
     """A list of call objects, each valid or malformed by itself; anything that is not a list is one malformed call."""
 
     OPENING: ClassVar[str] = "["
+
+    @property
+    def opening(self) -> str:
+        return rf"(?:\[\s*)?{self.KEYS.opening}"
 
     def read_calls(self, text: str, start: int, end: int) -> list[ToolParseResult]:
         try:
@@ -222,6 +229,7 @@ class CommandRPlusToolParser(CommandToolParser):
     """Command R+: a fenced JSON list of `tool_name` and `parameters` under `Action:`."""
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("Action:\n```json\n", "```")
+    END_IS_TEXT: ClassVar[bool] = True  # a fence
     KEYS: ClassVar[CallKeys] = CallKeys(name="tool_name", arguments="parameters")
 
 
@@ -235,6 +243,10 @@ class ApertusToolParser(JSONListToolParser):
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|tools_prefix|>", "<|tools_suffix|>")
     NAME: ClassVar[re.Pattern[str]] = re.compile(r'\{\s*"([^"\\\n]+)"\s*:')
     INNER: ClassVar[ThinkTokens] = ("<|inner_prefix|>", "<|inner_suffix|>")
+
+    @property
+    def opening(self) -> str:
+        return r'\[\s*\{\s*"(?P<name>[^"\\\n]{1,256})"\s*:\s*\{'
 
     @property
     def think_end_token(self) -> str:
@@ -313,6 +325,11 @@ class MistralToolParser(JSONListToolParser):
     DEFAULT_THINK: ClassVar[tuple[str, str]] = ("[THINK]", "[/THINK]")
     KEYS: ClassVar[CallKeys] = CallKeys(id="id")
 
+    @property
+    def opening(self) -> str:
+        in_front = rf"(?<![\w.-])(?P<front>[\w.-]{{1,256}}+) ?(?={re.escape(ARGS)}|{re.escape(CALL_ID)})"
+        return f"{super().opening}|{in_front}"
+
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         begin = self.tool_start_token
         inner = start + len(begin)
@@ -368,21 +385,24 @@ class BareToolParser(JSONToolParser):
     further on in the text is text.
     """
 
-    HEAD: ClassVar[re.Pattern[str]]
-    """The beginning of a call without a marker."""
     HAS_MARKER: ClassVar[bool] = True
     """A call may also stand after the begin marker, wherever that is."""
 
     def begin(self, text: str) -> Callable[[int], int]:
         """A block begins at the start of the visible text, or at the begin marker."""
         find_marker = finder(self.tool_start_token if self.HAS_MARKER else "", text)
+        opening = re.compile(self.opening)
 
         def find_begin(position: int) -> int:
             start = skip_space(text, position)
             # Asked only where the text begins, and behind reasoning.
-            return start if self.HEAD.match(text, start) else find_marker(position)
+            return start if opening.match(text, start) else find_marker(position)
 
         return find_begin
+
+    def outside_error(self, *, is_opened: bool) -> str:
+        behind = f", or follows {self.tool_start_token}" if self.HAS_MARKER else ""
+        return f"the call stands behind other text, but a call is the whole answer{behind}"
 
     def unclosed_error(self, markup: str) -> str:
         """Say where the JSON of a call breaks off."""
@@ -404,9 +424,10 @@ class LlamaJSONToolParser(BareToolParser, HermesToolParser):
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|python_tag|>", "")
     KEYS: ClassVar[CallKeys] = CallKeys(arguments="parameters")
-    HEAD: ClassVar[re.Pattern[str]] = re.compile(
-        r'\{\s*(?:"name"\s*:\s*"(?:[^"\\\n]|\\.){0,256}"\s*,\s*"parameters"|"type"\s*:\s*"function")'
-    )
+
+    @property
+    def opening(self) -> str:
+        return rf'{self.KEYS.opening}|\{{\s*"type"\s*:\s*"function"'
 
 
 @register_tool_parser("xlam")
@@ -415,6 +436,7 @@ class XLAMToolParser(BareToolParser, JSONListToolParser):
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("[", "")
     HAS_MARKER: ClassVar[bool] = False
-    HEAD: ClassVar[re.Pattern[str]] = re.compile(
-        r'\[\s*\{\s*"name"\s*:\s*"(?:[^"\\\n]|\\.){0,256}"\s*,\s*"arguments"\s*:'
-    )
+
+    @property
+    def opening(self) -> str:
+        return rf"\[\s*{self.KEYS.opening}\s*:"

@@ -69,6 +69,8 @@ class Olmo3ToolParser(NotationToolParser):
     """
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<function_calls>", "</function_calls>")
+    # At the beginning of a line, as the template prints it: prose and code are full of `f(x=1)`.
+    opening = r"(?<![^\n])(?P<name>[\w.-]{1,256}+)(?=\((?:[\w-]{1,256}+=|\)))"
     HEAD: ClassVar[re.Pattern[str]] = re.compile(r"([\w.-]{1,256})(?=\()")
     HEAD_FORM: ClassVar[str] = "NAME("
     SEVERAL_CALLS: ClassVar[bool] = True
@@ -108,6 +110,7 @@ class Gemma4ToolParser(NotationToolParser):
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|tool_call>", "<tool_call|>")
     DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<|channel>thought", "<channel|>")
+    opening = r"call:(?P<name>[^{\s]{1,256}+)(?=\{)"
     HEAD: ClassVar[re.Pattern[str]] = re.compile(r"call:([^{\s]{1,256})")
     HEAD_FORM: ClassVar[str] = f"{PREFIX}NAME{{"
     KEY: ClassVar[re.Pattern[str]] = re.compile(r"""[^\s:,{}\[\]<>"'][^:,{}<>\n]{0,255}(?<!\s)(?=\s*:)""")

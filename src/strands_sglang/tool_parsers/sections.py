@@ -60,6 +60,9 @@ class SectionToolParser(ToolParser):
         while True:
             position = skip_space(text, position)
             if text.startswith(section_end, position):
+                if not calls:
+                    empty = CallError(f"no call stands between {begin} and {section_end}", "")
+                    calls = [self.refuse(empty, "", (start, position + len(section_end)))]
                 return Block(end=position + len(section_end), calls=tuple(calls))
             if text.startswith(self.CALL.begin, position):
                 call = self._read_call(text, position)
@@ -110,15 +113,14 @@ class SectionToolParser(ToolParser):
 
     def _read_outside(self, text: str, start: int) -> Block | None:
         """A call that stands in no section, with the end of a section that may follow it."""
-        begin, section_end = self.tool_call_tokens
+        section_end = self.tool_end_token
         call = self._read_call(text, start)
         if call is None:
             return None
         end = call.span[1]
         if text.startswith(section_end, skip_space(text, end)):
             end = skip_space(text, end) + len(section_end)
-        error = CallError(f"the call stands outside of a section: {begin} is missing", call.name)
-        return Block(end=end, calls=(self.refuse(error, text[start:end].strip(), (start, end)),))
+        return self.outside(text, start, end, call.name)
 
 
 def _first(text: str, start: int, markers: tuple[str, str]) -> int | None:

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
 from .values import (
-    ANY_TYPE,
     CallError,
     JSONError,
     ParameterTypes,
@@ -98,6 +97,11 @@ class TaggedToolParser(ToolParser):
     SEVERAL_CALLS: ClassVar[bool] = False
     """One block may hold several calls."""
 
+    @property
+    def opening(self) -> str:
+        before, behind = map(re.escape, self.GRAMMAR.call)
+        return rf'{before}\s*(?P<name>[^<>"\s]{{1,256}})\s*{behind}'
+
     def read_call(self, block: str, position: int, types: ParameterTypes) -> tuple[str, dict[str, Any], int]:
         """Read the name and arguments of a call, and where it ends; `CallError` if there is no complete call."""
         name, values, end = read_tagged_call(block, self.GRAMMAR, position)
@@ -134,8 +138,7 @@ class TaggedToolParser(ToolParser):
         return Block.around(calls, start, close + len(end_marker))
 
     def guess_name(self, markup: str) -> str:
-        before, behind = map(re.escape, self.GRAMMAR.call)
-        match = re.search(rf"{before}([^<>\s]{{1,256}}?){behind}", markup)
+        match = re.search(self.opening, markup)
         return match.group(1) if match else ""
 
 
@@ -243,6 +246,10 @@ class GLMToolParser(TaggedToolParser):
     printed text, exactly.
     """
 
+    @property
+    def opening(self) -> str:
+        return rf"(?<![^\s>])(?P<name>[^\s<>]{{1,256}}+)\s*+(?={KEY[0]})"
+
     def read_call(self, block: str, position: int, types: ParameterTypes) -> tuple[str, dict[str, Any], int]:
         name = block.split(KEY[0], 1)[0]
         position = len(name)
@@ -280,8 +287,8 @@ def _read_pair_part(text: str, position: int, tags: tuple[str, str]) -> tuple[st
 
 
 def decode_value(printed: str, types: frozenset[str]) -> Any:
-    """The value of a printed text: by the declared types or, without any, what it is as JSON."""
-    if types and not types >= ANY_TYPE:
+    """The value of a printed text: by the declared types or, where nothing is declared, what it is as JSON."""
+    if types:
         return decode_printed(printed, types)
     stripped = printed.strip()  # newlines around a value are layout, and blanks look the same
     try:

@@ -233,6 +233,14 @@ class ParameterTypes:
     def _schemas(self) -> dict[str, _Schema]:  # few formats ask
         return {name: _Schema(schema) for name, schema in map(name_and_schema, self._tools) if name}
 
+    @cached_property
+    def _tool_names(self) -> frozenset[str]:
+        return frozenset(name_and_schema(tool)[0] for tool in self._tools)
+
+    def is_tool(self, name: str) -> bool:
+        """True for the name of a declared tool."""
+        return name in self._tool_names and bool(name)
+
     def of(self, tool: str, parameter: str) -> frozenset[str]:
         """JSON type names the schema allows for the parameter; empty when it does not know it, or none fits."""
         schema = self._schemas.get(tool)

@@ -1,0 +1,91 @@
+"""Calls that stand outside of a block: half a frame, such as a call without the marker that begins its block.
+
+Shown as text, such a call would end the turn as if it were the answer. It is a malformed call instead, which the model
+reads about: its opening with the name of a declared tool, or an end marker. Markup in `inline code` is a mention.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .reasoning import SegmentKind, Segments, TextSegment
+
+if TYPE_CHECKING:
+    from .base import Block, ToolParser
+
+
+def read_outside(
+    parser: ToolParser,
+    text: str,
+    segments: Sequence[TextSegment],
+    blocks: dict[int, Block],
+    is_tool: Callable[[str], bool],
+) -> list[TextSegment]:
+    """Cut the calls outside of blocks from the visible text, in one pass over it.
+
+    An end marker right behind a block belongs to it, and one behind a malformed call and its remains ends that call.
+
+    Args:
+        blocks: The blocks of the segments by their offset; those found here are added.
+        is_tool: Tells whether a tool of this name is declared.
+    """
+    pattern = _marks(parser)
+    if pattern is None:
+        return list(segments)
+    result = Segments()
+    remains: dict[int, int] = {}  # where the text of a malformed call ends, by the offset of its block
+
+    def add_call(name: str | None, position: int, start: int, end: int) -> int:
+        result.add(SegmentKind.TEXT, position, start)
+        result.add(SegmentKind.BLOCK, start, end)
+        blocks[start] = parser.outside(text, start, end, name)
+        return end
+
+    for segment in segments:
+        if segment.kind is not SegmentKind.TEXT:
+            result.append(segment)
+            continue
+        position, end = segment.start, segment.end
+        name: str | None = None  # of the first opening, or of the first of a declared tool, once there is one
+        start, is_call = end, False
+        for match in pattern.finditer(text, position, end):
+            mark = match.lastgroup
+            if mark not in (None, "quote", "end"):  # an opening
+                declared = not is_call and is_tool(match[mark])
+                if declared or name is None:
+                    name, start, is_call = match[mark], match.start(), declared
+            elif mark == "end" and is_call:
+                position = add_call(name, position, start, match.end())
+                name, is_call = None, False
+            elif mark == "end" and not parser.END_IS_TEXT:
+                before = result[-1] if result and result[-1].end == position else None
+                block = blocks[before.start] if before and before.kind is SegmentKind.BLOCK and name is None else None
+                has_remains = bool(block and text[position : match.start()].strip())
+                if block and before and (not has_remains or (block.calls and block.calls[-1].is_error)):
+                    if has_remains:
+                        remains[before.start] = match.start()
+                    position = match.end()
+                    result[-1] = before._replace(end=position)
+                else:
+                    position = add_call(name, position, match.start() if name is None else start, match.end())
+                name = None
+        if is_call:
+            position = add_call(name, position, start, end)
+        result.add(SegmentKind.TEXT, position, end)
+    for at, raw_end in remains.items():  # once for a block, however many end markers stand behind it
+        *calls, last = blocks[at].calls
+        raw_start = max(text.find(last.raw or "", last.span[0]), last.span[0])
+        last = replace(last, raw=text[raw_start:raw_end].strip(), span=(last.span[0], raw_end))
+        blocks[at] = blocks[at]._replace(calls=(*calls, last))
+    return result
+
+
+def _marks(parser: ToolParser) -> re.Pattern[str] | None:
+    """What to look for; inline code and quoted markers come first, so that nothing is found inside of them."""
+    end = re.escape(parser.tool_end_token)
+    ends = [rf"(?P<quote>[\"']){end}(?P=quote)", f"(?P<end>{end})"] if end else []
+    marks = [*([parser.opening] if parser.opening else []), *ends]
+    return re.compile("|".join(["`[^`\n]+`", *marks])) if marks else None
