@@ -75,6 +75,47 @@ async def test_googles_client_reads_errors_pings_and_counts() -> None:
         await wrong.aclose()
 
 
+# ---- conversations that a server is to hold ------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_anthropics_tool_runner_sends_its_history_when_no_thread_is_held(stream: bool) -> None:
+    """With its defaults it opens a thread and then sends only what is new."""
+    anthropic = pytest.importorskip("anthropic", reason="the extra 'test' is not installed")
+    if not hasattr(anthropic, "beta_async_tool"):
+        pytest.skip("this release of anthropic has no tool runner")
+
+    @anthropic.beta_async_tool
+    async def add(a: int, b: int) -> str:
+        """Add."""
+        return str(a + b)
+
+    async with rig([completion(text) for text in SCRIPT[:2]]) as r:
+        async with anthropic.AsyncAnthropic(base_url=r.session.anthropic_url, api_key=r.session.key) as client:
+            asked = [{"role": "user", "content": QUESTIONS[0]}]
+            runner = client.beta.messages.tool_runner(
+                model="policy", max_tokens=99, messages=asked, tools=[add], stream=stream
+            )
+            last = await runner.until_done()
+        assert last.content[-1].text == "Done: 3."
+        assert_prefix(r)
+        assert r.session.counters.extended == 1 and len(r.session.trajectories) == 1 and trained_once(r.session)
+
+
+async def test_openai_agents_are_told_that_no_conversation_is_held() -> None:
+    agents = pytest.importorskip("agents", reason="openai-agents is not installed")
+    openai = pytest.importorskip("openai", reason="the extra 'test' is not installed")
+    agents.set_tracing_disabled(True)
+    async with rig([completion("Hi.")]) as r:
+        async with openai.AsyncOpenAI(base_url=r.session.base_url, api_key=r.session.key) as client:
+            agent = agents.Agent(name="a", model=agents.OpenAIResponsesModel(model="policy", openai_client=client))
+            with pytest.raises(openai.BadRequestError, match="send the whole input") as refused:
+                await agents.Runner.run(agent, "Hi", conversation_id="conv_1")
+            assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "conversation")
+            assert (await agents.Runner.run(agent, "Hi")).final_output == "Hi."
+        assert len(r.session.trajectories) == 1
+
+
 # ---- siblings and retries ------------------------------------------------
 
 Ask = Callable[..., Awaitable[str]]

@@ -763,6 +763,17 @@ async def test_many_sessions_through_faults_grow_the_trees_of_a_run_without_any(
     assert await run(faulty=True) == await run(faulty=False)
 
 
+@pytest.mark.parametrize("name", ["a/b", ".", "..", "", " ", "a?b", "ä", "x" * 129])
+async def test_a_name_that_no_address_can_hold_is_refused(name: str) -> None:
+    async with rig([completion("Hi.")]) as r:
+        if name:  # without one it is random
+            with pytest.raises(ValueError, match="cannot stand in an address: give 1 to 128 letters"):
+                r.gateway.open(name=name)
+        session = r.gateway.open(name=".a..~_-9")
+        shown = await r.call("GET", f"/sessions/{session.id}")
+        assert shown["id"] == ".a..~_-9"
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_the_command_complains_of_a_used_port_before_it_loads_anything(
     host: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

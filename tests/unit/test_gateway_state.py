@@ -294,7 +294,7 @@ async def test_limits_and_what_is_over_last(tmp_path: Path) -> None:
 async def test_exported_and_deleted_sessions_leave_the_folder_whose_size_is_told(tmp_path: Path) -> None:
     async with rig([completion("One.")], state=tmp_path / "state") as r:
         await r.chat([USER])
-        other = r.gateway.open(name="../other", labels={"task": 1})
+        other = r.gateway.open(name="other~1", labels={"task": 1})
         (first, second) = sorted((tmp_path / "state").glob("*.jsonl"))
         state = (await r.call("GET", "/sessions"))["state"]
         assert state["bytes"] == first.stat().st_size + second.stat().st_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import hashlib
 import hmac
 import ipaddress
@@ -23,8 +24,9 @@ from .dialects.reading import label, want
 from .dialects.wire import Origin, Refused
 from .exact_json import loads
 
-SESSION_NAME = re.compile(r"[\w.~-]{1,128}", re.ASCII)
-"""A name that a caller may give a session."""
+SESSION_NAME = re.compile(r"(?!\.{1,2}\Z)[\w.~-]{1,128}", re.ASCII)
+"""A name that a caller may give a session: a part of an address, which clients read `.` and `..` out of."""
+SESSION_NAME_WORDS = "1 to 128 letters, digits and ._~-, and neither . nor .."
 
 BODY_SECONDS = 120.0
 """Time in which the whole body of a request has to arrive."""
@@ -52,7 +54,7 @@ async def read_body(request: web.Request) -> dict[str, Any]:
         raise Refused(f"the body cannot be read ({type(error).__name__})") from error
     raw = unpack(raw, request.headers.get("Content-Encoding", "identity").strip().lower(), request.client_max_size)
     try:
-        body = loads(raw)
+        body = loads(raw.removeprefix(codecs.BOM_UTF8))
     except JSONError as error:
         raise Refused(f"the body cannot be read as JSON: {error}") from None
     return dict(want(dict, body, "the body"))

@@ -36,6 +36,7 @@ from .options import ConversationOptions, SessionOptions
 from .passing import OtherBackend, OtherBackends
 from .requests import (
     SESSION_NAME,
+    SESSION_NAME_WORDS,
     check_source,
     is_key,
     is_loopback,
@@ -258,15 +259,15 @@ class Gateway:
             sampling: SGLang sampling parameters; they win over those of clients and of the gateway.
             limits: Those of `SessionOptions`, and `max_sampled_tokens` (of the session), `max_trajectory_tokens` (of
                 one path), `context_window_limit`.
-            name: Name in paths; a random one by default.
+            name: Name in paths, of 1 to 128 letters, digits and `._~-`; a random one by default.
             key: Its key, of no other open session; a random one of 128 bits by default.
             join_equal: See `SessionOptions`; that of the gateway by default.
             conversation: The core to put behind it, such as a model's; it keeps its own sampling and budgets.
 
         Raises:
             TypeError: `labels`, `sampling` or `limits` is not a mapping, `join_equal` is not a bool.
-            ValueError: Labels that are not JSON values, an unknown limit or sampling parameter, or a name or key that
-                is taken.
+            ValueError: Labels that are not JSON values, an unknown limit or sampling parameter, a name that cannot
+                stand in an address, or a name or key that is taken.
         """
         for what, value in (("labels", labels), ("sampling", sampling), ("limits", limits)):
             object_text(value, what)
@@ -274,6 +275,8 @@ class Gateway:
             raise TypeError(f"join_equal must be true or false, got {join_equal!r}")
         name, key = name or self.worker.make_own(lambda: uuid.uuid4().hex), key or self.worker.make_own(new_key)
         self.worker.check_knows(name)  # else two processes would write one log
+        if not SESSION_NAME.fullmatch(name):
+            raise ValueError(f"name={name!r} cannot stand in an address: give {SESSION_NAME_WORDS}")
         if self.sessions.find(name) is not None:
             raise ValueError(f"there is a session {name!r} already")
         holder = self.sessions.by_key(key)

@@ -318,6 +318,7 @@ class Session:
         configured = self.conversation.config["sampling_params"]
         sampling = [name for name in wire.sampling if not self.options.client_sampling or name in configured]
         ignored = [*wire.ignored, *(["tool_choice"] if is_forced else []), *sampling]
+        ignored = [wire.spelled.get(name, name) for name in ignored]
         counters.note(ignored=ignored, unknown_tools=wire.unknown_tools)
         exchange.headers["x-strands-session"] = self.id
         if ignored:

@@ -16,7 +16,7 @@ from .delivery import as_json
 from .dialects.reading import quote
 from .dialects.wire import Refused
 from .exact_json import loads
-from .requests import SESSION_NAME, is_key, presented_key, read_body
+from .requests import SESSION_NAME, SESSION_NAME_WORDS, is_key, presented_key, read_body
 from .reward import Reward
 from .session import Session
 
@@ -74,7 +74,7 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
     async def create(request: web.Request) -> web.Response:
         name = request.match_info.get("session")
         if name is not None and not SESSION_NAME.fullmatch(name):
-            raise Refused(f"{quote(name)} cannot name a session: 1 to 128 letters, digits and ._~-")
+            raise Refused(f"{quote(name)} cannot name a session: {SESSION_NAME_WORDS}")
         if gateway.sessions.find(name) is not None:
             raise Refused(f"there is a session {name!r} already", status=409, code="session_exists")
         body = await read_body(request) if request.can_read_body else {}

@@ -12,28 +12,42 @@ from ..exact_json import dumps
 from . import reading
 from .wire import ERROR_TYPES, Refused, Route, Unshown, WireDialect, WireReply, WireRequest, id_fields, named_event
 
-_KNOWN = frozenset({
-    "max_tokens", "messages", "model", "output_config", "output_format", "stop_sequences", "stream", "system",
-    "tool_choice", "tools",
-    # Accounting, caching, and how reasoning is displayed: whether the model reasons is up to its chat template.
-    "context_management", "metadata", "service_tier", "thinking",
-})  # fmt: skip
+FIELDS = reading.Fields(
+    read=frozenset({
+        "context_management", "max_tokens", "messages", "output_config", "output_format", "stop_sequences", "system",
+        "tool_choice",
+    }),
+    quiet=frozenset({
+        "betas", "billing_policy", "cache_control", "diagnostics", "fallback_credit_token", "fallbacks",
+        "inference_geo", "metadata", "service_tier", "speed", "thinking", "user_profile_id", "workspace_id",
+    }),
+    tools=frozenset({"mcp_servers"}),
+    refused={
+        "compaction": "ask for a summary in a message",
+        "container": "no files or skills are held here; send what the model is to see",
+        "thread": "no thread is held here; send the whole history in messages",
+    },
+)  # fmt: skip
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _ERROR_TYPES = {**ERROR_TYPES, 413: "request_too_large", 503: "overloaded_error"}
 
 
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     """A request from its body."""
-    fields = reading.common_fields(body, _KNOWN, _read_tool)
+    fields = reading.common_fields(body, FIELDS, _read_tool)
     choice = body.get("tool_choice")
-    if isinstance(choice, dict) and choice.get("disable_parallel_tool_use"):
-        fields["ignored"] = (*fields["ignored"], "disable_parallel_tool_use")
+    config = reading.want(dict, body.get("output_config") or {}, "output_config")
+    if isinstance(choice, dict) and reading.want_flag(choice.get("disable_parallel_tool_use"), "tool_choice"):
+        fields["ignored"] += ("disable_parallel_tool_use",)
+    if config.get("task_budget"):
+        fields["ignored"] += ("output_config.task_budget",)
+    _check_edits(body.get("context_management"))
     items = reading.want(list, body.get("messages"), "messages")
     deferred = {str(tool.get("name")): tool for tool in body.get("tools") or () if tool.get("defer_loading")}
     read_part = partial(_read_part, deferred=deferred, turn_of=readings.turn_of)
     messages = readings.read(items, partial(_read_message, read_part=read_part))
+    fields["unknown_tools"] += tuple(block["type"] for item in items for block in _vendor_blocks(item))
     system = reading.system_of(body.get("system"), "system", read_part)
-    config = reading.want(dict, body.get("output_config") or {}, "output_config")
     return WireRequest(
         **reading.split_system([system, *messages]),
         glue="\n",
@@ -45,6 +59,29 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     )
 
 
+def _check_edits(value: Any) -> None:
+    """Refuse edits of the history, but for the one that Claude Code asks for, which keeps all reasoning."""
+    management = reading.want(dict, value or {}, "context_management")
+    for index, item in enumerate(reading.want(list, management.get("edits") or [], "context_management.edits")):
+        edit = reading.want(dict, item, f"context_management.edits[{index}]")
+        kind = str(edit.get("type"))
+        if not (kind.startswith("clear_thinking") and edit.get("keep") in ("all", {"type": "all"})):
+            what = f"context_management: no history is edited here by {kind!r:.100}; send what the model is to see"
+            raise Refused(what, code="unsupported_parameter", param="context_management")
+
+
+def _vendor_blocks(message: Any) -> list[dict[str, Any]]:
+    """The blocks of a reply that tools of the vendor's own made, and its notes; no words of the conversation."""
+    content = message.get("content") if isinstance(message, dict) and message.get("role") == "assistant" else None
+    kinds = ("_tool_use", "_tool_result", "_tool_listing")  # of a server, of MCP, of a search, ...
+    return [
+        block
+        for block in (content if isinstance(content, list) else ())
+        if isinstance(block, dict) and isinstance(kind := block.get("type"), str)
+        if kind.endswith(kinds) or kind in ("compaction", "fallback")
+    ]
+
+
 def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
     if tool.get("type") not in (None, "custom"):
         return str(tool["type"])
@@ -53,12 +90,22 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
     return reading.tool_spec(tool.get("name"), tool.get("description"), tool.get("input_schema"), where)
 
 
-def _read_message(item: Any, index: int, before: Sequence[Any], *, read_part: reading.ReadPart) -> Message:
+def _read_message(item: Any, index: int, before: Sequence[Any], *, read_part: reading.ReadPart) -> Message | None:
     where = f"messages[{index}]"
     message = reading.want(dict, item, where)
     # Claude Code sends environment and skills as system messages: behind the first user message, and behind results.
     role = reading.want_role(message.get("role"), where, "user", "assistant", "developer", "system")
-    content = message.get("content")
+    if message.get("clear_at") not in (None, "never"):
+        raise Refused(f"{where}.clear_at is not supported: leave the message out where it is to be gone", param=where)
+    content: Any = message.get("content")
+    if left_out := _vendor_blocks(message):
+        summary = next((block for block in left_out if block["type"] == "compaction" and block.get("content")), None)
+        if summary is not None and not any(before):
+            what = f"{where}: a compaction block stands for earlier messages; send those, or its text as a message"
+            raise Refused(what, param=where)
+        if len(left_out) == len(content):
+            return None
+        content = [{"type": "redacted_thinking"} if block in left_out else block for block in content]
     parts = content if role == "user" and isinstance(content, list) else []
     has_results = any(isinstance(part, dict) and part.get("type") == "tool_result" for part in parts)
     of_tools = has_results or reading.is_of_tools(role, before)
@@ -89,7 +136,10 @@ def _read_part(
         read_part = partial(_read_part, deferred=deferred, turn_of=turn_of)
         result = reading.read_content([] if inner is None else inner, f"{where}.content", read_part, of_tools=True)
         return reading.result_of(
-            block.get("tool_use_id"), result, f"{where}.tool_use_id", failed=bool(block.get("is_error"))
+            block.get("tool_use_id"),
+            result,
+            f"{where}.tool_use_id",
+            failed=reading.want_flag(block.get("is_error"), f"{where}.is_error"),
         )
     if kind == "image":
         source = block["source"] if isinstance(block.get("source"), dict) else {}
@@ -174,7 +224,10 @@ def error(refused: Refused) -> dict[str, Any]:
     message = refused.message
     if refused.prompt is not None:
         message = "prompt is too long: {} tokens > {} maximum".format(*refused.prompt)
-    return {"type": "error", "error": {"type": kind, "message": message}}
+    body: dict[str, Any] = {"type": kind, "message": message}
+    if refused.param == "thread":  # at this code, Anthropic's clients send the whole history, now and from then on
+        body["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    return {"type": "error", "error": body}
 
 
 ANTHROPIC_MESSAGES = WireDialect(

@@ -20,19 +20,38 @@ from .wire import (
     plain_event,
 )
 
-_KNOWN = frozenset({
-    "logprobs", "max_completion_tokens", "max_tokens", "messages", "model", "response_format", "stop", "stream",
-    "stream_options", "tool_choice", "tools",
-    # Accounting and caching: no effect on what is sampled, anywhere.
-    "metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user",
-})  # fmt: skip
+FIELDS = reading.Fields(
+    read=frozenset({
+        "logprobs", "max_completion_tokens", "max_tokens", "messages", "modalities", "response_format", "stop",
+        "stream_options", "tool_choice",
+    }),
+    quiet=frozenset({
+        "metadata", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+        "safety_identifier", "service_tier", "store", "user",
+    }),
+    named=frozenset({"logit_bias", "moderation", "reasoning_effort", "top_logprobs", "verbosity"}),
+    tools=frozenset({"web_search_options"}),
+    refused={
+        "audio": "replies are text; send the request without it",
+        "continue_final_message": "a reply is sampled whole, never prefilled",
+        "documents": "write them into a message",
+        "chat_template": "the gateway has the template that the policy is trained with",
+        "function_call": "use tools and tool_choice",
+        "functions": "use tools and tool_choice",
+    },
+)  # fmt: skip
+_LOST = {
+    "audio": "send its words as content",
+    "function_call": "send it as one of tool_calls",
+}  # fmt: skip
+"""Fields of a message that say what no part of it says."""
 
 
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     """A request from its body."""
-    fields = reading.common_fields(body, _KNOWN, _read_tool)
-    if body.get("functions") or body.get("function_call"):
-        raise Refused("functions and function_call are not supported; use tools and tool_choice", param="functions")
+    fields = reading.common_fields(body, FIELDS, _read_tool)
+    if body.get("modalities") not in (None, [], ["text"]):
+        raise Refused(f"modalities is {reading.quote(body['modalities'])}: replies are text", param="modalities")
     items = reading.want(list, body.get("messages"), "messages")
     options = body.get("stream_options")
     return WireRequest(
@@ -41,8 +60,8 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
         stop=reading.want_stops(body.get("stop"), "stop"),
         constraints=reading.json_format(body.get("response_format"), "response_format"),
         tool_choice=reading.read_choice(body.get("tool_choice")),
-        usage_chunk=isinstance(options, dict) and bool(options.get("include_usage")),
-        logprobs=bool(body.get("logprobs")),
+        usage_chunk=isinstance(options, dict) and reading.want_flag(options.get("include_usage"), "include_usage"),
+        logprobs=reading.want_flag(body.get("logprobs"), "logprobs"),
         **fields,
     )
 
@@ -60,6 +79,7 @@ def _read_message(item: Any, index: int, before: Sequence[Any]) -> Message:
     where = f"messages[{index}]"
     message = reading.want(dict, item, where)
     role = reading.want_role(message.get("role"), where, "system", "developer", "user", "assistant", "tool")
+    reading.refuse_fields(message, _LOST, f"{where}.")
     content = message.get("content")
     if content is None and role in ("assistant", "tool"):  # calls alone, and a tool that returned nothing
         content = []
@@ -119,13 +139,18 @@ def _calls(reply: WireReply) -> list[dict[str, Any]]:
     ]
 
 
+def _text(reply: WireReply) -> str | None:
+    """The text of a reply; calls alone have none, and an empty reply an empty one."""
+    return reply.text if reply.text or not reply.calls else None
+
+
 def _head(reply: WireReply, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{reply.id}", "object": kind, "created": reply.created, "model": reply.model}
 
 
 def answer(request: WireRequest, reply: WireReply) -> dict[str, Any]:
     """The body of an answer."""
-    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None, "refusal": None}
+    message: dict[str, Any] = {"role": "assistant", "content": _text(reply), "refusal": None}
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
     if reply.calls:
@@ -146,7 +171,7 @@ def events(request: WireRequest, reply: WireReply) -> Iterator[bytes]:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, **more}
         return plain_event({**head, "choices": [choice], **({"usage": None} if request.usage_chunk else {})})
 
-    yield chunk({"role": "assistant", "content": ""})
+    yield chunk({"role": "assistant", "content": _text(reply) and ""})
     if reply.reasoning:
         yield chunk({"reasoning_content": reply.reasoning})
     if reply.text:

@@ -20,13 +20,30 @@ from ..exact_json import dumps
 from . import reading
 from .wire import Refused, Route, Unshown, WireDialect, WireReply, WireRequest, id_fields, plain_event
 
-_KNOWN = frozenset({
-    "contents", "generation_config", "logprobs", "max_output_tokens", "method", "model", "response_json_schema",
-    "response_logprobs", "response_mime_type", "response_schema", "stop_sequences", "stream", "system_instruction",
-    "tool_config", "tools", "version",
-    # Accounting, filters, and how reasoning is displayed: whether the model reasons is up to its chat template.
-    "candidate_count", "labels", "safety_settings", "service_tier", "store", "thinking_config",
-})  # fmt: skip
+FIELDS = reading.Fields(
+    read=frozenset({
+        "candidate_count", "contents", "generation_config", "max_output_tokens", "response_json_schema",
+        "response_logprobs", "response_mime_type", "response_modalities", "response_schema", "stop_sequences",
+        "system_instruction", "tool_config",
+    }),
+    quiet=frozenset({
+        "labels", "logprobs", "method", "safety_settings", "service_tier", "store", "thinking_config", "version",
+    }),
+    named=frozenset({
+        "audio_timestamp", "audio_transcription_config", "enable_affective_dialog", "enable_enhanced_civic_answers",
+        "generation_output_config", "image_config", "media_resolution", "model_armor_config",
+        "model_selection_config", "routing_config", "speech_config", "translation_config",
+    }),
+    refused={
+        "cached_content": "no content is held here under a name; send the whole history",
+        "continuation_token": "no reply is held here in part; send the whole history",
+        "response_format": "use responseMimeType and responseJsonSchema",
+    },
+)  # fmt: skip
+_UNFINISHED = {"partial_args": "send the call once it is whole", "will_continue": "send it once it is whole"}
+"""Fields of a call, or of a result, of which another part follows."""
+_VENDOR_PARTS = frozenset({"code_execution_result", "executable_code", "tool_call", "tool_response"})
+"""Parts of a reply that tools of Google's own made."""
 _FINISH_REASONS = {"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}
 _STATUSES = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "FAILED_PRECONDITION"}
 _UNANSWERED = "\0"  # before a tool's name: the id of a result whose client sent none
@@ -34,10 +51,14 @@ _UNDERSCORE = re.compile(r"_([a-z])")
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 
+def _snake_name(name: str) -> str:
+    return _CAPITAL.sub(r"_\1", name).lower().lstrip("_")
+
+
 def _snake(value: Any, where: str) -> dict[str, Any]:
     """An object with its names in snake case."""
     fields = reading.want(dict, value, where)
-    named = {_CAPITAL.sub(r"_\1", name).lower().lstrip("_"): item for name, item in fields.items()}
+    named = {_snake_name(name): item for name, item in fields.items()}
     if len(named) < len(fields):
         raise Refused(f"{where} gives a field in two spellings: {', '.join(map(reading.label, fields))}", param=where)
     return named
@@ -48,17 +69,20 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     top = _snake(body, "the body")
     if inner := top.pop("generate_content_request", None):  # of countTokens
         top = {**_snake(inner, "generateContentRequest"), **{name: top[name] for name in ("model", "stream", "method")}}
-    if top.get("cached_content"):
-        raise Refused("cachedContent is not supported: send the whole history", param="cachedContent")
-    config = _snake(top.get("generation_config") or {}, "generationConfig")
+    given = top.get("generation_config") or {}
+    config = _snake(given, "generationConfig")
     flat = {**config, **top, "n": config.get("candidate_count"), "tools": _single_tools(top.get("tools"))}
-    for name in ("seed", "top_k"):  # doubles in Google's API
-        if isinstance(value := flat.get(name), float) and value.is_integer() and abs(value) < 2**53:
-            flat[name] = int(value)
-    fields = reading.common_fields(flat, _KNOWN, _read_tool)
+    spelled = {_snake_name(name): reading.label(name) for name in (*body, *(inner or ()), *given)}
+    fields = reading.common_fields(flat, FIELDS, _read_tool, {**spelled, "tool_choice": "toolConfig"})
+    modalities = flat.get("response_modalities") or ["TEXT"]
+    if [str(kind).upper() for kind in reading.want(list, modalities, "responseModalities")] != ["TEXT"]:
+        raise Refused(
+            f"responseModalities is {reading.quote(modalities)}: replies are text", param="responseModalities"
+        )
     choice, ignored = _read_choice(top.get("tool_config"))
-    fields["ignored"] = (*fields["ignored"], *ignored)
+    fields["ignored"] += ignored
     items = reading.as_list(top.get("contents"), "contents")
+    fields["unknown_tools"] += tuple(kind for item in items for kind in _vendor_parts(item).values())
     messages = readings.read(items, partial(_read_content, turn_of=readings.turn_of))
     system = top.get("system_instruction")
     if system is not None and not isinstance(system, str):
@@ -71,7 +95,7 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
         stop=reading.want_stops(flat.get("stop_sequences"), "stopSequences"),
         constraints=_read_format(flat),
         tool_choice=choice,
-        logprobs=bool(flat.get("response_logprobs")),
+        logprobs=reading.want_flag(flat.get("response_logprobs"), "responseLogprobs"),
         **fields,
     )
 
@@ -87,7 +111,8 @@ def _read_choice(value: Any) -> tuple[str, tuple[str, ...]]:
         return "auto", ("toolConfig.functionCallingConfig.mode",)
     if mode == "NONE":
         return "none", ()
-    names = reading.want(list, calling.get("allowed_function_names") or [], "allowedFunctionNames")
+    names = calling.get("allowed_function_names") or []
+    names = [names] if isinstance(names, str) else reading.want(list, names, "allowedFunctionNames")
     return (reading.want(str, names[0], "allowedFunctionNames[0]") if len(names) == 1 else "required"), ()
 
 
@@ -168,13 +193,28 @@ def _parts_of(content: Mapping[str, Any], where: str) -> list[Any]:
     return reading.as_list(content.get("parts") or [], f"{where}.parts")
 
 
+def _vendor_parts(content: Any) -> dict[int, str]:
+    """The parts of a reply that tools of Google's own made, by their places; no words of the conversation."""
+    is_reply = isinstance(content, dict) and content.get("role") == "model"
+    parts = content.get("parts") if is_reply else None
+    found = {}
+    for place, part in enumerate([parts] if isinstance(parts, dict) else parts if isinstance(parts, list) else ()):
+        if isinstance(part, dict) and (kinds := _VENDOR_PARTS.intersection(_snake(part, "parts"))):
+            found[place] = min(kinds)
+    return found
+
+
 def _read_content(
     item: Any, index: int, before: Sequence[Message | None], *, turn_of: Callable[[Any], int | None]
-) -> Message:
+) -> Message | None:
     where = f"contents[{index}]"
     content = reading.want(dict, item, where)
     role = reading.want_role(content.get("role") or "user", where, "function", "user", "model")
     parts = _parts_of(content, where)
+    if left_out := _vendor_parts(content):
+        if len(left_out) == len(parts):
+            return None
+        parts = [{} if place in left_out else part for place, part in enumerate(parts)]
     of_tools = any(isinstance(part, dict) and part.keys() & {"functionResponse", "function_response"} for part in parts)
     pieces = reading.read_content(parts, f"{where}.parts", _read_part, of_tools=of_tools)
     if role != "model":
@@ -192,6 +232,7 @@ def _read_part(given: Mapping[str, Any], where: str) -> reading.Piece:
     part = _snake(given, where)
     if "function_call" in part:
         call = _snake(part["function_call"], f"{where}.functionCall")
+        reading.refuse_fields(call, _UNFINISHED, f"{where}.functionCall.")
         return reading.call_of(call.get("id") or "", call.get("name"), call.get("args"), f"{where}.functionCall")
     if "text" in part:
         text = reading.want(str, part["text"], f"{where}.text")
@@ -218,6 +259,7 @@ def _read_image(value: Any, where: str) -> Image:
 def _read_result(value: Any, where: str) -> Result:
     """A result. `output` and `error` hold it, if they are all there is; anything else is a result as a whole."""
     response = _snake(value, where)
+    reading.refuse_fields(response, _UNFINISHED, f"{where}.")
     answer = reading.want(dict, response.get("response") or {}, f"{where}.response")
     result = next((answer[name] for name in ("output", "error") if answer.keys() == {name}), answer)
     pieces: list[reading.Piece] = [result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)]

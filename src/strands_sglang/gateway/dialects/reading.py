@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
+
+from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
 from ...tool_parsers.values import JSONError, load_json
 from ...trajectory import Call, Image, Message, Result
@@ -52,13 +55,34 @@ def want_role(value: Any, where: str, *roles: str) -> str:
     return str(value)
 
 
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {
+    bool: TypeAdapter(bool), float: TypeAdapter(FiniteFloat), int: TypeAdapter(int),
+}  # fmt: skip
+
+
+def want_scalar(kind: type[T], value: Any, where: str) -> T:
+    """The value as a boolean or a number, also if it is given as text or as 100.0: SGLang and vLLM read it so."""
+    with suppress(ValidationError):
+        if kind is bool or not isinstance(value, bool):
+            scalar: T = _ADAPTERS[kind].validate_python(value)
+            return scalar
+    words = {bool: "true or false", float: "a number", int: "an integer"}[kind]
+    raise Refused(f"{where} must be {words}, got {quote(value)}", param=where)
+
+
+def want_flag(value: Any, where: str) -> bool:
+    """The value, a boolean; None is false."""
+    return value is not None and want_scalar(bool, value, where)
+
+
 def want_count(value: Any, where: str) -> int | None:
     """The value, a positive integer, or None."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise Refused(f"{where} must be a positive integer, got {quote(value)}", param=where)
-    return value
+    with suppress(Refused):
+        if (count := want_scalar(int, value, where)) > 0:
+            return count
+    raise Refused(f"{where} must be a positive integer, got {quote(value)}", param=where)
 
 
 def want_stops(value: Any, where: str) -> tuple[str, ...]:
@@ -114,28 +138,75 @@ _SAME_NAMES = (
 SAMPLING_NAMES = {**{name: name for name in _SAME_NAMES}, "seed": "sampling_seed"}
 """Sampling parameters of clients, and SGLang's names for them."""
 
+_UNSET: tuple[Any, ...] = (None, False, "", [], {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fields:
+    """Top-level fields of a dialect's requests, by how the gateway treats them.
+
+    A field that changes what the messages mean is read or refused, never ignored.
+
+    Attributes:
+        read: Obeyed.
+        quiet: Ignored without a word: billing, caching, display, and reasoning, which is up to the chat template.
+        named: Ignored and named in the answer, as fields are that no list has: they would change how a reply is
+            sampled elsewhere.
+        tools: Tools that the vendor runs; they are left out and counted.
+        refused: Refused, with what to do instead.
+    """
+
+    read: frozenset[str]
+    quiet: frozenset[str]
+    named: frozenset[str] = frozenset()
+    tools: frozenset[str] = frozenset()
+    refused: Mapping[str, str]
+
+
+SHARED_FIELDS = Fields(
+    read=frozenset((*SAMPLING_NAMES, "model", "n", "parallel_tool_calls", "return_token_ids", "stream", "tools")),
+    quiet=frozenset(),
+    refused={"input_ids": "the gateway holds the ids of every conversation; send messages"},
+)
+"""Fields that have the same name in every dialect."""
+
+
+def refuse_fields(
+    value: Mapping[str, Any], refused: Mapping[str, str], where: str = "", spelled: Mapping[str, str] | None = None
+) -> None:
+    """Refuse an object in which one of these fields is set; `spelled` has the client's names of them."""
+    for field, words in refused.items():
+        if value.get(field) not in _UNSET:
+            name = (spelled or {}).get(field, field)
+            raise Refused(f"{where}{name} is not supported: {words}", code="unsupported_parameter", param=name)
+
 
 def common_fields(
-    body: Mapping[str, Any], known: Collection[str], read_tool: Callable[[Mapping[str, Any], str], dict[str, Any] | str]
+    body: Mapping[str, Any],
+    fields: Fields,
+    read_tool: Callable[[Mapping[str, Any], str], dict[str, Any] | str],
+    spelled: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The fields of a `WireRequest` that every dialect spells alike, tools included.
 
     Args:
-        known: Fields that the dialect reads, or that have no effect on what is sampled anywhere.
+        fields: The fields of the dialect.
         read_tool: The spec of a tool, or the type that is left out.
+        spelled: The client's names of fields that have other names here.
 
     Raises:
-        Refused: The request would bypass the trajectory, or asks for several samples. Two different tools have one
-            name: calls would be ambiguous.
+        Refused: A field that changes what the messages mean cannot be obeyed, or the request asks for several samples.
+            Two different tools have one name: calls would be ambiguous.
     """
-    if body.get("input_ids") is not None:
-        raise Refused("input_ids is not accepted: the gateway holds the ids of every conversation", param="input_ids")
-    if body.get("n") not in (None, 1):
+    spelled = spelled or {}
+    refuse_fields(body, {**SHARED_FIELDS.refused, **fields.refused}, spelled=spelled)
+    if body.get("n") is not None and want_scalar(int, body["n"], "n") != 1:
         raise Refused(f"n={quote(body['n'])}: one sample per request; ask again for another", param="n")
-    known = {*known, *SAMPLING_NAMES, "input_ids", "n", "parallel_tool_calls", "return_token_ids"}
-    ignored = {label(key) for key, value in body.items() if key not in known and value not in (None, False, [], {})}
+    silent = SHARED_FIELDS.read | SHARED_FIELDS.refused.keys() | fields.refused.keys() | fields.read | fields.quiet
+    ignored = {label(key) for key, value in body.items() if key not in silent | fields.tools and value not in _UNSET}
+    unknown = [name for name in sorted(fields.tools) if body.get(name) not in _UNSET]
     named: dict[str, dict[str, Any]] = {}
-    tools, unknown = [], []
+    tools = []
     for index, item in enumerate(want(list, body.get("tools") or [], "tools")):
         read = read_tool(want(dict, item, f"tools[{index}]"), f"tools[{index}]")
         if isinstance(read, str):
@@ -144,13 +215,20 @@ def common_fields(
             raise Refused(f"two different tools are named {read['name']!r}", param="tools")
         else:
             tools.append(read)
-    if body.get("parallel_tool_calls") is False:
+    is_parallel = body.get("parallel_tool_calls")
+    if is_parallel is not None and not want_flag(is_parallel, "parallel_tool_calls"):
         ignored.add("parallel_tool_calls")
+    sampling = {}
+    for name, ours in SAMPLING_NAMES.items():
+        if (value := body.get(name)) is not None:
+            kind: type[float] = int if name in ("seed", "top_k") else float
+            sampling[ours] = want_scalar(kind, value, spelled.get(name, name))
     return {
         "model": want(str, "" if body.get("model") is None else body["model"], "model"),
-        "sampling": {ours: body[name] for name, ours in SAMPLING_NAMES.items() if body.get(name) is not None},
-        "stream": bool(body.get("stream")),
-        "token_ids": bool(body.get("return_token_ids")),
+        "sampling": sampling,
+        "spelled": {**spelled, **{ours: spelled.get(name, name) for name, ours in SAMPLING_NAMES.items()}},
+        "stream": want_flag(body.get("stream"), "stream"),
+        "token_ids": want_flag(body.get("return_token_ids"), "return_token_ids"),
         "ignored": tuple(sorted(ignored)[:_MOST_IGNORED]),
         "tools": tools,
         "unknown_tools": tuple(unknown),

@@ -14,13 +14,24 @@ from . import reading
 from .chat_completions import CHAT_COMPLETIONS
 from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, json_of, logprob_entries, named_event
 
-_KNOWN = frozenset({
-    "include", "input", "instructions", "max_output_tokens", "model", "previous_response_id", "stream", "text",
-    "tool_choice", "tools",
-    # Accounting, caching, and how reasoning is displayed: whether the model reasons is up to its chat template.
-    "client_metadata", "metadata", "prompt_cache_key", "reasoning", "safety_identifier", "service_tier", "store",
-    "stream_options", "user",
-})  # fmt: skip
+FIELDS = reading.Fields(
+    read=frozenset({
+        "include", "input", "instructions", "max_output_tokens", "previous_response_id", "text", "tool_choice",
+        "truncation",  # of a prompt that does not fit, which is refused
+    }),
+    quiet=frozenset({
+        "access_programs", "background_options", "client_metadata", "max_tool_calls", "metadata", "prompt_cache_key",
+        "prompt_cache_options", "prompt_cache_retention", "reasoning", "safety_identifier", "service_tier", "store",
+        "stream_options", "user",
+    }),
+    named=frozenset({"image", "moderation", "top_logprobs"}),
+    refused={
+        "background": "send the request without it, and wait for the answer",
+        "context_management": "send the history that the model is to see",
+        "conversation": "no conversation is held here under an id; send the whole input, or previous_response_id",
+        "prompt": "no prompt is held here under an id; send its text in instructions and input",
+    },
+)  # fmt: skip
 _HOLLOW: dict[str, dict[str, Any]] = {
     "reasoning": {"summary": [], "status": "in_progress"},
     "message": {"content": [], "status": "in_progress"},
@@ -39,9 +50,7 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
         items = [{"role": "user", "content": items}]
     items = reading.want(list, items, "input")
     tools = _all_tools(body, items)
-    fields = reading.common_fields({**body, "tools": tools}, _KNOWN, _read_tool)
-    if body.get("background"):
-        raise Refused("background responses are not supported; send the request without it", param="background")
+    fields = reading.common_fields({**body, "tools": tools}, FIELDS, _read_tool)
     text = reading.want(dict, body.get("text") or {}, "text")
     instructions = reading.system_of(body.get("instructions"), "instructions", _read_part)
     messages = readings.read(items, partial(_read_item, readings=readings))
@@ -103,9 +112,9 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
 
 
 _LEFT_OUT = frozenset({
-    "additional_tools", "code_interpreter_call", "computer_call", "computer_call_output", "file_search_call",
-    "ghost_snapshot", "image_generation_call", "mcp_approval_request", "mcp_approval_response", "mcp_call",
-    "mcp_list_tools", "web_search_call",
+    "additional_tools", "code_interpreter_call", "computer_call", "computer_call_output", "configuration_update",
+    "file_search_call", "ghost_snapshot", "image_generation_call", "mcp_approval_request", "mcp_approval_response",
+    "mcp_call", "mcp_list_tools", "program", "program_output", "web_search_call",
 })  # fmt: skip
 """Items without words of the conversation: definitions, a client's notes, and tools of a vendor's own."""
 _CALLS = {

@@ -111,6 +111,7 @@ class WireRequest:
         glue: Joins texts of the pieces of a reply; None where replies come whole.
         tools: Strands tool specs.
         sampling: Sampling parameters the client asked for, in SGLang's names.
+        spelled: The client's names of fields that have other names here.
         constraints: A grammar for the reply, as a sampling parameter of SGLang; empty for none.
         tool_choice: `auto`, `none`, `required`, or the name of a tool.
         usage_chunk: End the stream with a chunk of token counts (Chat Completions).
@@ -131,6 +132,7 @@ class WireRequest:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    spelled: Mapping[str, str] = field(default_factory=dict)
     constraints: Mapping[str, Any] = field(default_factory=dict)
     tool_choice: str = "auto"
     stream: bool = False
