@@ -150,10 +150,14 @@ async def test_tools_without_a_fitting_parser_are_refused_with_what_to_do() -> N
 async def test_a_tool_that_the_format_cannot_express_is_refused_before_anything_is_sent() -> None:
     template = calls_as(TAGS)
     sampled = "<tool_call><function=f><parameter=Due Date (UTC)>today</parameter></function></tool_call>"
-    for key, reason in (("Due Date (UTC)", None), ("a > b", "'f' has a parameter named 'a > b'.*rename it")):
+    for key, name, reason in (
+        ("Due Date (UTC)", "f", None),
+        ("a > b", "f", "'f' has a parameter named 'a > b'.*rename it"),
+        ("a", "find it", "'find it' has a name, which this model's format of calls cannot express.*rename it"),
+    ):
         schema = {"type": "object", "properties": {key: {"type": "string"}}}
         model, client = make([sampled], chat_template=template)
-        specs: Any = [{"name": "f", "description": "F.", "inputSchema": {"json": schema}}]
+        specs: Any = [{"name": name, "description": "F.", "inputSchema": {"json": schema}}]
         stream = model.stream([{"role": "user", "content": [{"text": "go"}]}], specs)
         if reason is None:
             deltas = [event["contentBlockDelta"]["delta"] async for event in stream if "contentBlockDelta" in event]

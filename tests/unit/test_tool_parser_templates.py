@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.conversation.tool_calls import PrintedCalls, check_parameter_names, choose_tool_parser
+from strands_sglang.conversation.tool_calls import PrintedCalls, check_names, choose_tool_parser
 from strands_sglang.exceptions import ToolParserError
 from strands_sglang.template import ChatTemplate, DeltaRenderer
 from strands_sglang.tool_parsers import get_tool_parser
@@ -142,12 +142,34 @@ def test_a_parameter_name_is_read_as_printed_or_its_tool_is_refused_at_the_start
     tools = tools_of({name: {"type": "string", "description": "d"}})
     if name in REFUSED.get(parser_name, ()):
         with pytest.raises(ToolParserError, match=f"'probe' has a parameter named {re.escape(repr(name))}.*rename it"):
-            check_parameter_names(parser, renderer(row, tools))
+            check_names(parser, renderer(row, tools))
         return
-    check_parameter_names(parser, renderer(row, tools))
+    check_names(parser, renderer(row, tools))
     printed = printed_call(row, {name: "value"}, tools)
     calls = parser.parse(printed if parser.parse(printed) else printed + parser.tool_end_token, tools=tools)
     assert [(call.input, call.error) for call in calls] == [({name: "value"}, None)]
+
+
+UNQUOTED = ["a b", 'say "f"', "a<b", "a{b", " a", "a\nb"]  # what no format without quotes can express
+RAW = ['say "f"', "a\nb"]  # what most templates print between quotes, as it is
+REFUSED_TOOLS = {
+    **dict.fromkeys(FAMILIES, RAW),
+    **dict.fromkeys(("kimi_k2", "mistral", "granite"), ()),
+    **dict.fromkeys(("deepseek_v3", "deepseek_v31"), (" a",)),
+    **dict.fromkeys((*REFUSED, "gpt_oss"), UNQUOTED),
+    "olmo3": [*UNQUOTED, "a/b", "a:b", "$f", "f(x)", "f:0"],
+}
+
+
+@pytest.mark.parametrize(("parser_name", "templates"), FAMILIES.items(), ids=FAMILIES)
+def test_a_tool_name_is_read_as_printed_or_its_tool_is_refused_at_the_start(rows, parser_name, templates):
+    parser, row = get_tool_parser(parser_name), rows[f"{templates.split()[0]}.jinja"]
+    for name in [*UNQUOTED, "a/b", "a:b", "$f", "f(x)", "f:0", "a.b", "functions.f", "名"]:
+        tools = tools_of({"x": {"type": "string", "description": "d"}}, name)
+        is_refused = name in REFUSED_TOOLS[parser_name]
+        match = re.escape(f"the tool {name!r} has a name, which")
+        with pytest.raises(ToolParserError, match=match) if is_refused else nullcontext():
+            check_names(parser, renderer(row, tools))
 
 
 def test_names_inside_of_an_argument_count_where_they_are_printed_bare(rows):
@@ -155,7 +177,7 @@ def test_names_inside_of_an_argument_count_where_they_are_printed_bare(rows):
     for parser_name, template in CASES:
         refused = pytest.raises(ToolParserError, match="'a:b'") if parser_name == "gemma4" else nullcontext()
         with refused:
-            check_parameter_names(get_tool_parser(parser_name), renderer(rows[f"{template}.jinja"], inner))
+            check_names(get_tool_parser(parser_name), renderer(rows[f"{template}.jinja"], inner))
 
 
 def test_every_template_that_prints_calls_chooses_its_family(rows):

@@ -13,7 +13,7 @@ from ..tool_parsers import HermesToolParser, ParseOutput, ToolParser
 from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS, ReplyFrame, SegmentKind
 from .tool_calls import (
     PrintedCalls,
-    check_parameter_names,
+    check_names,
     check_tool_parser,
     choose_tool_parser,
     find_tool_parser,
@@ -59,7 +59,7 @@ def choose_reader(renderer: DeltaRenderer, tool_parser: ToolParser | None = None
         else:
             parser = tool_parser
             check_tool_parser(parser, printed)
-        check_parameter_names(parser, renderer)
+        check_names(parser, renderer)
     # A user's own tags, and those of a family, are known better than by a look at the template.
     named = renderer.template.text(tools_present=with_tools)
     if parser.think_tokens == DEFAULT_THINK_TOKENS and DEFAULT_THINK_TOKENS[0] not in named:

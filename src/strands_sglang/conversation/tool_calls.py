@@ -34,7 +34,7 @@ INVALID_TOOL_NAME = "INVALID_TOOL_NAME"
 """The SDK's replacement for a tool name that it refuses."""
 
 _LONG_ID = "call_0123456789abcdef01234567"  # such as other providers make
-_PLAIN_KEY = re.compile(r"[\w-]{1,64}")
+_PLAIN_NAME = re.compile(r"[\w-]{1,64}")
 
 _warned: set[tuple[type[ToolParser], PrintedCalls]] = set()
 
@@ -129,24 +129,29 @@ def function_id(name: str, index: int) -> str:
     return f"functions.{name}:{index}"
 
 
-def check_parameter_names(parser: ToolParser, renderer: DeltaRenderer) -> None:
-    """Refuse, with ToolParserError, a tool with a parameter that is not read back as the template prints it.
+def check_names(parser: ToolParser, renderer: DeltaRenderer) -> None:
+    """Refuse, with ToolParserError, a tool of which a name is not read back as the template prints it.
 
-    Formats that print names bare cannot express every name, and each call of such a tool would be malformed.
+    Formats that print the names of tools and parameters bare cannot express every one, and each call of such a tool
+    would be malformed.
     """
+
+    def check(named: str, tool: str, odd: Mapping[str, Any], plain: PrintedCalls) -> None:
+        printed = PrintedCalls.of(renderer, tool, odd)
+        if printed.texts and not printed.read_by(parser) and plain.read_by(parser):
+            raise ToolParserError(
+                f"the tool {tool!r} has a {named}, which this model's format of calls cannot express "
+                f"({type(parser).__name__}): rename it, e.g. to letters, digits and underscores"
+            )
+
     types = ParameterTypes(renderer.tools)
     for name in [tool["function"]["name"] for tool in renderer.tools or ()]:
+        if not _PLAIN_NAME.fullmatch(name):
+            check("name", name, _ARGUMENTS, PrintedCalls.of(renderer))
         for key, is_outer in types.names(name).items():
-            if _PLAIN_KEY.fullmatch(key):
-                continue
-            odd, plain = (
-                PrintedCalls.of(renderer, name, {each: "x"} if is_outer else {"x": {each: "x"}}) for each in (key, "x")
-            )
-            if odd.texts and not odd.read_by(parser) and plain.read_by(parser):
-                raise ToolParserError(
-                    f"the tool {name!r} has a parameter named {key!r}, which this model's format of calls cannot "
-                    f"express ({type(parser).__name__}): rename it, e.g. to letters, digits and underscores"
-                )
+            if not _PLAIN_NAME.fullmatch(key):
+                odd, plain = ({each: "x"} if is_outer else {"x": {each: "x"}} for each in (key, "x"))
+                check(f"parameter named {key!r}", name, odd, PrintedCalls.of(renderer, name, plain))
 
 
 _PROBE = {"x": "y"}
