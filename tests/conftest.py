@@ -17,8 +17,9 @@ import hypothesis
 import pytest
 
 from tests.own_time import pytest_timeout_set_timer
+from tests.skipped import pytest_configure
 
-__all__ = ["pytest_timeout_set_timer"]
+__all__ = ["pytest_configure", "pytest_timeout_set_timer"]
 
 ROOT = Path(__file__).resolve().parents[1]
 """Root of the repository."""

@@ -102,8 +102,9 @@ async def test_a_run_that_ends_aborts_what_it_left_on_the_server(run: Any) -> No
 
 async def test_ctrl_c_aborts_what_the_server_is_sampling() -> None:
     code = (
-        "import asyncio, sys\n"
+        "import asyncio, signal, sys\n"
         "from strands_sglang import SGLangClient\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in what a shell runs in the background
         "async def main():\n"
         "    client = SGLangClient(sys.argv[1])\n"
         "    await asyncio.gather(*(client.generate([1]) for _ in range(3)))\n"
