@@ -46,6 +46,7 @@ class Session:
         main_agents: The agent that began, by whether it has tools.
         began: Time of the first request, or None.
         has_ended: The final answer was asked for.
+        is_exported: All rows were sent after the close, whether or not anybody read them.
         reward: The reward that was set, or None before.
         is_reward_final: The reward has been exported, or was sent with the close: it does not change any more.
         reward_key: Key that sets the reward. The agent has `key` alone, unless it is to score itself.
@@ -143,11 +144,6 @@ class Session:
     def in_flight(self) -> int:
         """Number of replies that are being sampled."""
         return len(self._tasks)
-
-    def note_export(self) -> None:
-        """Its rows have been read whole after it was closed: there is nothing more to lose."""
-        self.is_exported = True
-        self.log.file.remove()
 
     def set_reward(self, value: float | None, *, turns: Any = None, info: Any = None) -> Reward:
         """Set the reward, in place of an earlier one.

@@ -128,7 +128,8 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         if is_last:
             await response.prepare(request)
             await response.write_eof()
-            session.note_export()  # only when its caller has all of it
+            # The socket's buffers may hold what its caller never reads: the log stays until a DELETE.
+            session.is_exported = True
         return response
 
     async def close(request: web.Request) -> Any:

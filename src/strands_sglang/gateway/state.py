@@ -164,7 +164,7 @@ class LogFile:
         folder, size = self._folder, len(self._unwritten)
         if folder is None or self.is_closed or not size:
             return
-        full = "no new calls are taken until there is room; export closed sessions, or delete some, to make it"
+        full = "no new calls are taken until there is room; read the rows of closed sessions, then DELETE these"
         if folder.size + size > folder.limit:
             raise StateFullError(f"the state folder has reached its limit of {folder.limit} bytes: {full}")
         try:
