@@ -32,6 +32,7 @@ from strands_sglang.exceptions import SGLangThrottledError
 from strands_sglang.gateway import Gateway
 from strands_sglang.gateway.canonical import Canon, MessagePlacement
 from strands_sglang.gateway.connection import Connection
+from strands_sglang.gateway.session_table import SessionTable
 from strands_sglang.trajectory import Message, Result
 from tests.provider_support import Replay, completion, tokenizer
 from tests.unit.gateway_support import (
@@ -787,6 +788,38 @@ def test_the_command_complains_of_a_used_port_before_it_loads_anything(
         status = command_line(["gateway", "--model", "tiny", "--host", host, "--port", port])
     complaint = capsys.readouterr().err
     assert status == 1 and "in use" in complaint and "--port 0 takes a free one" in complaint
+
+
+def test_no_connection_is_taken_before_it_can_be_answered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A client that is let in waits as long as its time limit says; one that is refused knows at once."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    async def load(*_: Any) -> Any:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        raise ValueError("the model was asked for")
+
+    monkeypatch.setattr(command, "_model", load)
+    assert command_line(["gateway", "--model", "tiny", "--port", str(port)]) == 2
+    assert "the model was asked for" in capsys.readouterr().err
+
+
+async def test_a_gateway_that_takes_sessions_up_takes_no_connection(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def restore(table: SessionTable, owns: Any) -> dict[bytes, str]:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2])))
+        return await as_it_is(table, owns)
+
+    as_it_is = SessionTable.restore
+    monkeypatch.setattr(SessionTable, "restore", restore)
+    gateway = Gateway(client=Replay([]), tokenizer=tokenizer(), state=tmp_path / "state")
+    async with gateway, aiohttp.ClientSession() as http, http.get(f"{gateway.url}/health") as response:
+        assert response.status == 200
 
 
 def test_the_command_prints_its_address_first_and_serves(

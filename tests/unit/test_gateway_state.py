@@ -37,7 +37,7 @@ from strands_sglang.gateway.records import from_json, restore_turn, to_json, tur
 from strands_sglang.gateway.session_routes import _rows
 from strands_sglang.gateway.session_table import SessionTable
 from strands_sglang.gateway.state import LogFile, StateFolder
-from strands_sglang.gateway.workers import Worker, listen, url_of
+from strands_sglang.gateway.workers import Worker, bind, url_of
 from strands_sglang.lines import finish_line
 from strands_sglang.trajectory import (
     Call,
@@ -576,7 +576,7 @@ async def test_a_folder_belongs_to_the_model_that_the_server_names_and_not_to_a_
         parser = argparse.ArgumentParser()
         command.add_arguments(parser)
         address = ["--base-url", f"{kind}+http://localhost:1", "--tokenizer", tokenizer_path, "--state", state]
-        with listen("127.0.0.1", 0) as listener:
+        with bind("127.0.0.1", 0) as listener:
             await command.serve(parser.parse_args(address), Worker(), listener, tell)
         return told[0]
 

@@ -27,7 +27,7 @@ from strands_sglang.exceptions import StateError
 from strands_sglang.gateway import Gateway, supervisor
 from strands_sglang.gateway.state import StateFolder
 from strands_sglang.gateway.supervisor import supervise
-from strands_sglang.gateway.workers import Worker, listen, url_of
+from strands_sglang.gateway.workers import Worker, bind, url_of
 from tests.conftest import ROOT
 from tests.provider_support import Replay, completion, tokenizer
 from tests.unit.gateway_support import trained_once, until
@@ -290,7 +290,7 @@ async def test_a_dead_worker_is_replaced_and_its_sessions_taken_up_or_said_to_be
     monkeypatch.setattr(supervisor, "_PAUSE", 0.2)
     state, folder = str(tmp_path / "state") if keeps else None, tmp_path
     told: asyncio.Queue[Any] = asyncio.Queue()
-    with listen("127.0.0.1", 0) as listener:
+    with bind("127.0.0.1", 0) as listener:
         async with aiohttp.ClientSession() as http:
             parent = asyncio.create_task(
                 supervise(
@@ -347,7 +347,7 @@ async def test_a_dead_worker_is_replaced_and_its_sessions_taken_up_or_said_to_be
 async def test_a_signal_to_all_processes_at_once_counts_every_session_that_ends(tmp_path: Path) -> None:
     tokenizer()
     told: asyncio.Queue[Any] = asyncio.Queue()
-    with listen("127.0.0.1", 0) as listener:
+    with bind("127.0.0.1", 0) as listener:
         work = partial(_work, tmp_path, None)
         parent = asyncio.create_task(
             supervise(work, 2, listener=listener, state=None, method="fork", tell=told.put_nowait)

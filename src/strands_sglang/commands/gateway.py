@@ -71,10 +71,10 @@ def run(args: argparse.Namespace) -> int:
     if wrong := _find_misuse(args):
         raise CommandError(wrong, Exit.USAGE)
     from ..gateway.supervisor import supervise
-    from ..gateway.workers import Worker, listen, url_of
+    from ..gateway.workers import Worker, bind, url_of
 
-    # First: loading a model takes seconds, in which clients wait, and a port may be taken.
-    with _naming_errors(), listen(args.host, args.port) as listener:
+    # First: loading a model takes minutes, and the port may be taken.
+    with _naming_errors(), bind(args.host, args.port) as listener:
         url = url_of(listener)
 
         def tell(message: str | tuple[int, int]) -> None:

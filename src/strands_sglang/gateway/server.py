@@ -49,7 +49,7 @@ from .session_routes import add_session_routes
 from .session_table import SessionTable
 from .state import DEFAULT_LIMIT, FORMAT, LogFile, StateFolder
 from .telemetry import Telemetry
-from .workers import Worker, listen, url_of
+from .workers import Worker, bind, url_of
 
 MAX_BODY = 64 * 2**20
 DEFAULT_MODEL_NAME = "default"
@@ -177,7 +177,7 @@ class Gateway:
     async def start(self) -> None:
         """Take up the sessions of the state folder, and listen; `url` holds the address afterwards.
 
-        It is `http://localhost` where there is only a socket file. Clients that come meanwhile wait.
+        It is `http://localhost` where there is only a socket file. Connections are refused until then.
         """
         # A client that goes away cancels its handler, which abandons its answer.
         self._runner = web.AppRunner(self.app(), handler_cancellation=True, shutdown_timeout=5)
@@ -192,7 +192,7 @@ class Gateway:
 
         try:
             if self._listener is None and self._host is not None:
-                self._listener = listen(self._host, self._port)
+                self._listener = bind(self._host, self._port)
             self.url = "http://localhost" if self._listener is None else url_of(self._listener)
             worker.names = await self.sessions.restore(worker.owns)
             if self._listener is not None:

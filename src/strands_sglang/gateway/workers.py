@@ -180,14 +180,20 @@ class Worker:
         return self.owner(self.names.get(key_digest(key), key)) if key else self.index
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Clients that come before it is served wait."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=1024)
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that has its address, and listens once it is served: clients that come before are refused at once."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def url_of(listener: socket.socket) -> str:
-    """The address of a listening socket."""
+    """The address of a socket."""
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
