@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from fractions import Fraction
 
-from strands_env.sentences import ANSWER, IS, has_no_answer, is_denied, is_list, is_part
+from strands_env.sentences import ANSWER, IS, calmed, has_no_answer, is_denied, is_list, is_part
 
 _LONG = 4000
 """Digits above which a number is compared as text: Python converts no more than 4,300."""
@@ -117,7 +117,7 @@ def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
 
     A number in a larger expression, or denied, is none. A stated answer counts before numbers that follow it.
     """
-    text = without_markup(text)
+    text = calmed(without_markup(text))
     if not re.search(r"\d", text):
         text = _IN_WORDS.sub(
             lambda found: found[0] if (value := number_in_words(found[0])) is None else str(value), text

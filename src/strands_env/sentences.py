@@ -6,6 +6,7 @@ One set of rules for boxes, numbers in prose and letters of options; `before` an
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 
 ANSWER = (
     r"(?<![A-Za-z])(?i:answer|antwort|lösung|réponse|respuesta|risposta|resposta|antwoord|svar(?:et)?|ответ|odpowiedź|odpověď"
@@ -26,7 +27,7 @@ _WRONG = (
     r"|falsch|faux|fausse|incorrecte|incorrecta|falsa|errata|errada)"
 )
 _NOT_IT = (
-    r"(?:not|n['’]t)(?:\s+(?:be\s+)?(?:the|right|correct|true|it|my|our|possible|valid|what|an?\s+(?:answer|solution|option))\b"
+    r"(?:not|n['’]t)(?:\s+(?:be\s+)?(?:the|right|correct|true|it|my|our|valid|what|an?\s+(?:answer|solution|option)|possible(?=\s*[.!,;\n]|\s*\Z))\b"
     r"|\s*[.!,;\n]|\s*\Z)"
 )
 
@@ -83,7 +84,7 @@ _PART_AFTER = re.compile(
           |(?:less|more|fewer)(?=\s+than)|reciprocal|negative|is\s+(?:not|wrong|incorrect|false)|isn['’]t
           |times\s+(?:\S*\d|as|more|the|larger|that|what)|(?:in\s+)?base\s+\d+|(?:out\s+of|to|through|vs\.?|versus)\s+\d+
           |if\b[^.\n]*\b(?:else|otherwise))\b
-        | \\?%?\s*\b(?:sure|certain|certainty|confident|confidence)\b)""",
+        | \\?%?[^\S\n]*\b(?:sure|certain|certainty|confident|confidence)\b)""",
     re.VERBOSE,
 )
 _ANOTHER_AFTER = re.compile(
@@ -103,16 +104,134 @@ _ITEM = (
     r"[^\s,;:!?]+(?:[ ][^\s,;:!?]+)?"
 )
 _LIST = re.compile(rf"(?i)\W*{_ITEM}(?:,\s*{_ITEM}){{2,}}")
-_CORRECTION = r"(?:actually|wait|correction|sorry|oops|hmm+|scratch\s+that|instead|rather)"
-_TAKEN_BACK = re.compile(
-    rf"(?i)\b(?:(?:final|correct|right|true)\s+answer|answer|(?:{_CORRECTION}|no)\b"
-    r"[^\n]{0,60}?\b(?:it|that|(?:right|correct)\s+(?:one|value)))\s*(?:is|was|should\s+be|=|:)\s*:?\s*|\bactually,?\s+(?=[-$\d])"
-    r"|\A[\s$*]*[.;,(]?\s*or\s+(?=[-$\d\\])"
+_DOUBT = re.compile(
+    r"""(?i)\b(?:wait|hold\ on|h+m+|actually|correct(?:ion|ed)|scratch\ that|strike\ that|sorry|apolog\w+|w?oops|nope
+      |no[,.:;!]|my\ (?:bad|mistake)|on\ (?:second|further|closer)\ (?:thoughts?|reflection|inspection|look)
+      |second\ thoughts?|(?:instead|rather)(?!\ (?:of|than))
+      |re-?\s?(?:check|consider|examin|think|calculat|comput|count|do|verif|read)\w*|revis\w+|chang\w+\ my
+      |(?:double|triple)[- ]?check\w*|(?:let\ me|let['’]s)\ (?:\w+\ )?(?:check|verify|see)
+      |(?:thinking|looking|think|look|try|check|checking)\ (?:\w+\ )?again
+      |mistaken?|errors?|misread|misspoke|miscounted|miscalculated
+      |(?:was|is|that['’]s)\ (?:wrong|incorrect|not\ (?:right|correct)))(?!\w)|不对""",
+    re.VERBOSE,
 )
-_TAKES_BACK = re.compile(
-    rf"(?i)\b(?:{_CORRECTION}|no[,.:!]|re-?(?:consider|check|examin|think)\w*|second\s+thoughts?|mistake[ns]?|revis\w+|chang\w+\s+my"
-    r"|(?:was|is|that['’]s)\s+(?:wrong|incorrect|not\s+(?:right|correct)))(?!\w)|不对"
+"""A second thought about what stands before it."""
+_SUBJECT = (
+    r"(?:(?P<pronoun>\b(?:that|this|it|which))|\bI|\b(?:the|my|our|this|that)\s+(?:\w+\s+){0,2}?(?:answer|result|value|solution|choice"
+    r"|guess|claim|conclusion|reasoning|calculation|computation|count)|\bthe\s+above|\b(?:what|which)\s+I\s+(?:said|wrote|gave|got|boxed))"
 )
+_AT_END = r"(?=\W*(?:[.,;:!\n]|\Z|\b(?:as|because|since|after|for|but)\b))"
+_REFUTED = rf"""(?:(?:also|clearly|obviously|actually|definitely|certainly|all|completely|totally|just|simply)\s+)*
+    (?:an?\s+|the\s+)?(?:wrong|incorrect|false|mistaken?|invalid|erroneous|untrue|nonsense|impossible{_AT_END}|off\b{_AT_END}
+      |not\s+(?:quite\s+)?(?:right|correct|true|it\b{_AT_END}|valid|possible{_AT_END}|my\s+answer
+        |(?:the|an?)\s+(?:\w+\s+)?(?:answer|solution|option)))\b"""
+_DENIES = re.compile(
+    rf"""(?i){_SUBJECT}(?:['’][sm]|\s+(?:is|was|am|seems|looks|must\s+be|turns\s+out\s+to\s+be|has\s+to\s+be))\s+{_REFUTED}
+      |{_SUBJECT.replace("<pronoun>", "<other>")}(?:\s+(?:is|was|does|can|could)(?:n['’]t|\s+not)|\s+cannot|\s+can['’]t)
+       \s+(?:be\s+)?
+       (?:right\b|correct\b|true\b|it\b{_AT_END}|so\b{_AT_END}|work{_AT_END}|possible{_AT_END}
+         |(?:the|an?)\s+(?:\w+\s+)?(?:answer|solution)\b)
+      |\b(?:do\s+not|don['’]t)\s+(?:think|believe)\s+(?:that['’]?s?|this|it['’]?s?)\s+(?:is\s+|was\s+)?(?:right|correct|true)\b
+      |\bI\s+(?:take\s+(?:that|it|this)\s+back|retract|withdraw|mis(?:read|spoke|counted|calculated|took|understood|wrote))\b
+      |\b(?:scratch|strike|forget|disregard|ignore)\s+(?:that|this|it|the\s+(?:above|previous|box\w*|last)|my\s+\w+|what\s+I)\b|\bnever\s?mind\b
+      |\b(?:I|we)(?:\s+have|['’]ve)?\s+made\s+an?\s+(?:\w+\s+)?(?:mistake|error|slip|typo)\b|\bmy\s+(?:bad|mistake)\b|\bw?oops\b
+      |\bthere\s*(?:is|was|['’]s)\s+an?\s+(?:\w+\s+)?(?:mistake|error)\s+(?:above|in\s+(?:my|the|that|this))\b""",
+    re.VERBOSE,
+)
+_CONFIRMS = re.compile(
+    r"""(?i)\b(?:that|this|it|which|answer|result|\d[\d.,/]*)\s*(?:['’]s|is|was|looks)\s+(?:indeed\s+|in\s+fact\s+|still\s+|also\s+)?
+        (?:right|correct|true|fine|ok|confirmed|it)\b
+      |(?:\A|[,:;=]\s*|\d\s+)(?:correct|confirmed|right|verified|consistent|ok(?:ay)?|good|✓)\W*\Z|\bchecks?\s+out\b|✓
+      |\b(?:answer|result)\s+(?:stands|holds|remains|is\s+unchanged)\b|\bas\s+(?:expected|required|claimed|stated|before)\b""",
+    re.VERBOSE,
+)
+_NEGATED = re.compile(
+    r"(?i)\b(?:not|never|nobody|no\s+one|nothing|no(?![,.:;!])|hard(?:ly)?|neither|doubt|deny)\b|n['’]t\b"
+)
+_EARLIER = re.compile(
+    r"(?i)\b(?:earlier|at\s+first|initially|originally|(?:first|previous|other)\s+(?:try|attempt|guess)|fixed|avoid)\b"
+)
+_ASIDE = re.compile(
+    r"""(?i)\W*(?:(?:and|but|because|note(?:\s+that)?|also|however),?\s+)?(?:if|unless|suppos\w+|assum\w+|imagine|had|were|for|with|when(?:ever)?
+      |in\s+(?:the|that|this|which|any)?\s*case|in\s+contrast|e\.g|as\s+an?\s+\w+|similarly|likewise|otherwise|some(?:one|body)?|many|most|people
+      |students|others|any(?:one|body)|(?:one|you)\s+(?:might|could|would|may)|an?\s+(?:common|naive|typical|frequent|tempting)|another
+      |the\s+(?:naive|tempting|obvious|usual|wrong|common|other|previous|smaller|larger|next|most\s+common))\b
+      (?![^\n]*\b(?:instead|correction|I\s+was\s+wrong|should\s+(?:be|have\s+been))\b)""",
+    re.VERBOSE,
+)
+"""Opens a sentence about another case, or about what others say."""
+_IS_NOW = (
+    r"\s*(?:['’]s|\b(?:is|was|should\s+(?:be|have\s+been)|must\s+be|has\s+to\s+be|becomes|equals|comes\s+to)\b|[=:])\s*:?\s*"
+    r"(?:(?:actually|really|in\s+fact|indeed|just|only|simply|thus|therefore)\s+)?"
+)
+_STATES = re.compile(rf"(?i)\banswer(?:\s+(?:to|for)\b[^.\n]{{0,60}}?)?{_IS_NOW}|\A[\s$*]*[.;,(]?\s*or\s+(?=[-$\d\\])")
+_CORRECTS = re.compile(
+    rf"""(?i)\b(?:it|that|this|result|value|number|total|count|sum|(?:right|correct|proper|true)\s+(?:one|choice|option|letter))
+        {_IS_NOW}(?!(?:not|n['’]t)\b)
+      |\b(?:I\s+mean(?:t)?(?:\s+to\s+(?:say|write))?|make\s+(?:it|that)|correction|corrected|actually|rather|sorry|oops|no|nope|instead
+        |(?:on\s+)?(?:second|further)\s+thoughts?|my\s+(?:bad|mistake))[\s,.:;!—–-]*
+        (?=(?:yes|no|true|false)\b|[-−$\\]*\(?\$?[-−$\\]*(?:\d[^\s,;!]*|[A-J]\)?)(?:\s+[^\W\d_]+)?\W*(?:[.,;!\n]|\Z))
+      |\bnot\s+\S+\s*,?\s+but\s+(?:rather\s+)?""",
+    re.VERBOSE,
+)
+_POLAR_START = re.compile(r"(?i)\W*(?=(?:yes|no)\s*[,.;:!](?!\s*(?:really|indeed|correct|right|other|wait)\b))")
+_EXCLAMATION = re.compile(r"(?<=\d)!(?=[*_\"')]*(?:\s*\Z|\s+[A-Z]|[^\S\n]*\n))")
+_WORDS = re.compile(r"[^\W\d_]{2,}[^!?\n]*\Z")
+_CONFIDENCE = re.compile(
+    r"(?i)(?<=\w)[^\w\n]*[.\n(\[][^\w]*(?:my\s+|with\s+)?(?:confidence|certainty)(?:\s+(?:level|score))?\b[^\n]*\s*\Z"
+    r"|(?<=\w)\W*[.\n(\[,;–—-]\W*(?:(?:and\s+)?I\s+am\s+|I['’]m\s+)?(?:about\s+)?\d+\s?%\s+(?:sure|certain|confiden\w+)\b[^\n]*\s*\Z"
+)
+_SENTENCE_END = re.compile(r"(?<=[.!?。])[\s*_)\"'$]+|\n+|(?<=\?)\s*")
+
+
+class Remark(StrEnum):
+    """A later word on an answer that a text has given."""
+
+    DENIED = "denied"
+    """It says that the answer is wrong."""
+    CONFIRMED = "confirmed"
+    """It says that the answer is right after all."""
+    STATED = "stated"
+    """It states an answer again: `The answer is`."""
+    CORRECTED = "corrected"
+    """It states another answer after a second thought: `Wait, it is`."""
+
+
+def remarks(after: str) -> list[tuple[Remark, int]]:
+    """The remarks about an answer in the text behind it, each with the place behind its words, in order.
+
+    A sentence about another case, or about what others say, is none.
+    """
+    found: list[tuple[Remark, int]] = []
+    doubts = is_aside = False
+    ends = [match.span() for match in _SENTENCE_END.finditer(after)]
+    starts = [0, *(end for _, end in ends)]
+    for start, end in zip(starts, [*(begin for begin, _ in ends), len(after)], strict=True):
+        sentence, was_aside = after[start:end], is_aside
+        is_question = sentence.rstrip().endswith("?")
+        is_aside = is_question or (start > 0 and _ASIDE.match(sentence) is not None)
+        doubt = _DOUBT.search(sentence)
+        if is_aside:
+            doubts |= is_question and doubt is not None
+            continue
+        here: list[tuple[int, Remark]] = []
+        for match in _DENIES.finditer(sentence):
+            before = sentence[: match.start()]
+            # `11: that is too small`, `Could it be 13? That is wrong`
+            is_other = (match["pronoun"] or match["other"]) and (re.search(r"\d", before) or was_aside)
+            if not (is_other or _NEGATED.search(before) or _EARLIER.search(sentence)):
+                here.append((match.end(), Remark.DENIED))
+        here += [(match.end(), Remark.CONFIRMED) for match in _CONFIRMS.finditer(sentence)]
+        first = 0 if doubts else len(sentence) if doubt is None else doubt.start()
+        for match in _STATES.finditer(sentence):
+            if not is_supposed(sentence[: match.end()]):
+                here.append((match.end(), Remark.CORRECTED if match.end() > first else Remark.STATED))
+        here += [(match.end(), Remark.CORRECTED) for match in _CORRECTS.finditer(sentence, first)]
+        if start > 0 and not was_aside and (polar := _POLAR_START.match(sentence)):
+            here.append((polar.end(), Remark.CORRECTED))
+        doubts |= doubt is not None
+        found += [(remark, start + place) for place, remark in sorted(here)]
+    return found
 
 
 def is_denied(before: str, after: str) -> bool:
@@ -140,11 +259,23 @@ def is_list(sentence: str) -> bool:
     return len(sentence) <= 300 and _LIST.fullmatch(sentence) is not None
 
 
-def later_answers(after: str) -> list[str]:
-    """Where text behind an answer states one again: what follows `Wait, no, it is`, `the final answer is`, `Or`."""
-    return [after[stated.end() :] for stated in _TAKEN_BACK.finditer(after)]
+def calmed(text: str) -> str:
+    """The text without exclamation marks between a number and the end of a sentence of words: `There are 42!`."""
+    return _EXCLAMATION.sub(
+        lambda mark: "" if _WORDS.search(text[max(0, mark.start() - 100) : mark.start()]) else "!", text
+    )
+
+
+def without_confidence(text: str, question: str = "") -> str:
+    """The text without a last remark on how sure it is, unless the question asks for that: `Confidence: 95%`."""
+    return text if re.search(r"(?i)confiden|certain", question) else _CONFIDENCE.sub("", text)
+
+
+def is_aside(sentence: str) -> bool:
+    """True if a sentence is about another case, or about what others say: `For 5 players it is 20`."""
+    return _ASIDE.match(sentence) is not None or is_supposed(f"{sentence} ")
 
 
 def takes_back(between: str) -> bool:
-    """Whether the text between two answers takes the first one back: `Wait`, `that is wrong`."""
-    return _TAKES_BACK.search(between) is not None
+    """True if the text between two answers takes the first one back: `Wait`, `that is wrong`."""
+    return _DOUBT.search(between) is not None

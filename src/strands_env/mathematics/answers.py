@@ -6,8 +6,21 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from strands_env.numerals import NUMERAL, without_markup
-from strands_env.sentences import ANSWER, IS, has_no_answer, is_denied, is_list, is_part, is_supposed, later_answers
+from strands_env.numerals import NUMERAL, only_number, without_markup
+from strands_env.sentences import (
+    ANSWER,
+    IS,
+    Remark,
+    calmed,
+    has_no_answer,
+    is_aside,
+    is_denied,
+    is_list,
+    is_part,
+    is_supposed,
+    remarks,
+    without_confidence,
+)
 
 from .boxes import OPEN_BOX, Boxes, Statement, find_boxes, unit_behind
 from .comparing import same
@@ -17,6 +30,8 @@ from .texts import Question, Reading, plain, readings
 
 MAX_LENGTH = 2000
 """Characters of an answer that is read."""
+_TAIL = 20_000
+"""Characters behind an answer that may take it back."""
 
 _MARKER = re.compile(rf"(?i:final\s+)?{ANSWER}\s*(?:\*\*)?\s*{IS}\s*(?:\*\*)?\s*[:：]?(?!\s*$)|故选|####")
 _COPULA = re.compile(
@@ -24,6 +39,13 @@ _COPULA = re.compile(
     r"|(?<=\w)\s+(?=(?:does\s+not\s+exist|doesn['’]t\s+exist|diverges|converges)\b)"
 )
 """In front of what a sentence says of its subject."""
+_RESULT = re.compile(
+    r"(?i)\b(?:leav(?:es|ing)|giv(?:es|ing)|mak(?:es|ing)|yield(?:s|ing)|total(?:s|l?ing)|com(?:es|ing)\s+to|amount(?:s|ing)\s+to|results?\s+in"
+    r"|left\s+with|a\s+total\s+of)\s+(?:(?:us|him|her|them|me|you|it|only|just|exactly|with|a\s+total\s+of)\s+)*(?!not\b)"
+)
+"""In front of what comes of it: `one was eaten, leaving 7`."""
+_SUM = re.compile(r"(?:[^=\n]*\s)?(?:[-(\s]*(?:\\?\$|[£€¥₹])?[\d.,]+[%)\s]*[-+*/×÷·=]\s*)+[^=\n]*\d[^=\n]*")
+"""Arithmetic with numbers alone, and what it comes to."""
 _DENIAL = re.compile(
     r"(?i)\b(?:not(?!\s+exist)|never|neither|nor|cannot|wrong|incorrect|except|false\s+that|different\s+from|other\s+than"
     r"|anything\s+but|otherwise|(?<!no )doubt|nicht|kein)\b|n['’]t\b|不是|并非"
@@ -40,8 +62,16 @@ _NUMBER = re.compile(
       | (?<![A-Za-z0-9_.:^])-?\$?{NUMERAL}(?:(?:st|nd|rd|th)\b)?""",
     re.VERBOSE,
 )
+_OR = re.compile(
+    r"(?i)(?:\s*[,;(]?\s*\b(?:or|i\.e\.|that\s+is|equivalently|in\s+other\s+words|which\s+(?:is|equals))(?:,|\s+(?:equivalently|simply|just))?\s+"
+    r"|\s+\((?=[^()]+\)\W*\Z))((?:about|approximately|approx\.?|roughly|around|nearly)\s+|≈\s*)?"
+)
+"""Between two spellings of one value; the group says that the second is rounded."""
+_DOLLAR = re.compile(r"(?<!\\)\$")
 _FIRST_SENTENCE = re.compile(r"\s*(.+?)(?:です|입니다|이다)?(?:(?<!\d)\.(?:\s|$)|。|\.\s+(?=[A-Z(])|\.?\s*(?:\n|$))")
 _LEADING_WORD = re.compile(r"(?i)\W*(yes|no|true|false|ja|nein|oui|non)(?:[,.;:!]|\s*$)(?!\s*(?:yes|no)\b)")
+_POLAR = re.compile(r"(?i)\W*(yes|no|true|false)(?!\w)")
+_OPTION = re.compile(r"\W*([A-J])\)?(?=\W*(?:[.,;!\n]|\Z))")
 
 
 def candidates(answer: str, known: str, *, with_parts: bool) -> list[list[str]]:
@@ -57,7 +87,7 @@ def candidates(answer: str, known: str, *, with_parts: bool) -> list[list[str]]:
     if boxes := Boxes(answer):
         statements = boxes.last(with_parts=with_parts)
         items = _named(statements, known)
-        return [] if _is_withdrawn(answer, statements[0].start, statements[-1].end, items) else [items]
+        return _settled(answer, statements[0].start, statements[-1].end, items)
     if OPEN_BOX.search(answer):
         return []
     if markers := list(_MARKER.finditer(answer)):
@@ -66,13 +96,18 @@ def candidates(answer: str, known: str, *, with_parts: bool) -> list[list[str]]:
         if first is None:
             return []
         stated = re.sub(r"(?i)^not\b.*?\bbut\s+(?:rather\s+)?", "", _REMARK.split(first[1])[0])
-        if _is_withdrawn(answer, markers[-1].start(), markers[-1].end() + first.end(1), [stated]):
-            return []
+        left = _settled(answer, markers[-1].start(), markers[-1].end() + first.end(1), [stated])
+        if left != [[stated]]:
+            return left
         is_formula = re.match(r"[\s*]*(?:\$|\\[(\[])", stated)
         runs = _runs(_FORMULA, tail)[:1] if is_formula and not _DENIAL.search(first[1]) else []
         return [[stated], *runs]
-    found: list[list[str]] = []
     sentence = re.split(r"(?<=[.!?])\s+(?=[A-Z$\\])|。(?=.)", answer.strip().rpartition("\n")[2])[-1]
+    *_, last = parts = re.split(r",\s+(?:so|but|hence|thus|therefore)\b", sentence)
+    if len(parts) > 1 and re.search(r"\d", last) and not is_aside(last):  # `There were 8, but 7 are left`
+        sentence = last
+    found = [[_REMARK.split(sentence[verb.end() :])[0]] for verb in [*_RESULT.finditer(sentence)][-1:]]
+    found += [[side] for side in [sentence.rpartition("=")[2]] if _SUM.fullmatch(sentence)]
     clauses = re.split(r";\s+|,\s+(?:so|but|hence|thus|therefore)\b", sentence)
     for clause in dict.fromkeys([sentence, *reversed(clauses)]):
         clause = _REMARK.split(clause)[0]
@@ -102,18 +137,44 @@ def _named(statements: Sequence[Statement], known: str) -> list[str]:
     return [f"{name} = {statement.value}" if name else statement.value for name, statement in pairs]
 
 
-def _is_withdrawn(answer: str, start: int, end: int, items: list[str]) -> bool:
-    """Whether the words around an answer deny it, or what follows states another one."""
-    if is_denied(answer[max(0, start - 200) : start], answer[end : end + 200]):
-        return True
-    given = [readings(item) for item in items]
-    for tail in later_answers(answer[end : end + MAX_LENGTH]):
-        other = _FIRST_SENTENCE.match(tail)
-        value = _REMARK.split(other[1])[0].strip(" *") if other else ""
-        stated = readings(value) if re.search(r"\d", value) else []  # `Answer: A` behind a box names its option
-        if stated and not is_prose(stated[0].node) and all(one and judge(one, stated) is False for one in given):
-            return True
-    return False
+def _settled(answer: str, start: int, end: int, items: list[str]) -> list[list[str]]:
+    """The candidates that an answer leaves: itself, another that a later remark puts in its place, or none."""
+    tail = answer[end : end + _TAIL]
+    kind = _kind(items[-1])
+    is_wrong = is_denied(answer[max(0, start - 200) : start], answer[end : end + 200])
+    left = [] if is_wrong and not (kind == "polar" and tail[:1] == ",") else [items]
+    denied: int | None = None
+    for remark, place in remarks(tail):
+        if remark is Remark.DENIED:
+            if kind != "polar" or re.search(r"[.!?\n]", tail[:place]):  # `No, that is wrong`
+                left, denied = [], place
+        elif remark is Remark.CONFIRMED:
+            left, denied = left or [items], None
+        elif other := _stated(tail[place:], kind):
+            verdicts = [judge(one, readings(other)) for item in items if (one := readings(item))]
+            if True in verdicts:
+                left, denied = [items], None
+            elif verdicts and not any(verdict is None for verdict in verdicts):
+                left, denied = [[other]] if remark is Remark.CORRECTED else [], None
+    return candidates(tail[denied:], "", with_parts=False) if denied is not None and not kind else left
+
+
+def _kind(item: str) -> str:
+    """The kind of an answer that only its own can replace: a letter of an option, or yes and no."""
+    text = plain(item).strip("().*").casefold()
+    return "polar" if text in ("yes", "no", "true", "false") else "letter" if re.fullmatch("[a-j]", text) else ""
+
+
+def _stated(tail: str, kind: str) -> str | None:
+    """The value at the beginning of a text, if it is one of this kind."""
+    if kind:
+        found = _POLAR.match(tail) if kind == "polar" else _OPTION.match(tail)
+        return None if found is None else rf"\text{{{found[1]}}}"
+    sentence = _FIRST_SENTENCE.match(tail)
+    value = _REMARK.split(sentence[1])[0].strip(" *") if sentence else ""
+    # `Answer: A` behind a box names its option.
+    stated = readings(value) if len(value) < MAX_LENGTH and re.search(r"[\d=+*/^\\]", value) else []
+    return value if stated and not is_prose(stated[0].node) else None
 
 
 def _runs(pattern: re.Pattern[str], text: str) -> list[list[str]]:
@@ -169,12 +230,42 @@ def judge(gold: Sequence[Reading], answer: Sequence[Reading], asked: Question | 
     return None if any(verdict for verdict, _ in verdicts) else verdicts[0][0]
 
 
+def _without_repeats(text: str) -> str:
+    """The first of several spellings of one value: `1/2, or 50%`; any other text as it is."""
+    first, *others = _OR.split(text)
+    for rough, other in zip(others[::2], others[1::2], strict=True):
+        one, two = only_number(first), only_number(other.rstrip(" )."))
+        if rough:
+            values = [
+                each.value / (100 if each.is_percent else 1)
+                for each in (one, two)
+                if each and not isinstance(each.value, str)
+            ]
+            if len(values) < 2 or abs(values[0] - values[1]) > abs(values[0]) / 20:
+                return text
+        elif not ((read := readings(first)) and (again := readings(other.rstrip(" )."))) and judge(read, again)):
+            return text
+    return first
+
+
 def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
     """Compare an answer with the expected one mathematically.
 
     Both are read whole or not at all. The last boxed expression counts; several boxes together count only where a set
     or list is expected, so boxing many guesses gains nothing.
     """
+    answer = without_confidence(answer, question)
+    if all(re.match(r"-?\.?\d", answer[sign.end() :]) for sign in _DOLLAR.finditer(answer)):  # no end of a formula
+        answer = _DOLLAR.sub(r"\\$", answer)
+    calm = calmed(answer)
+    if "!" in gold or calm == answer:
+        return _verify(gold, answer, question)
+    found = _verify(gold, calm, question)
+    is_factorial = not found.get("matched") and _verify(gold, answer, question).get("matched")
+    return {**found, "matched": False, "reason": "undecided"} if is_factorial else found
+
+
+def _verify(gold: str, answer: str, question: str) -> dict[str, Any]:
     gold_boxes = find_boxes(gold)
     gold = gold[slice(*gold_boxes[-1])] if gold_boxes else _MARKER.sub("", gold)
     expected = readings(gold)
@@ -190,12 +281,12 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
     choices = candidates(answer, f"{gold} {question}", with_parts=expected[0].node.kind == "group")
     is_polar = not has_box and whole.casefold() in ("yes", "no", "true", "false") and not _MARKER.search(answer)
     if is_polar and (lead := _LEADING_WORD.match(answer)):
-        choices = [[rf"\text{{{lead[1]}}}"]]
+        choices = _settled(answer, *lead.span(1), [rf"\text{{{lead[1]}}}"])
     # The words of the gold in a sentence that neither denies them nor has others to choose from.
     is_named = whole and not re.search(rf"{_DENIAL.pattern}|\bor\b", answer)
     is_named = is_named and {*whole.casefold().split()} <= {*plain(answer).casefold().split()}
     for items in ([], *choices):
-        text = ", ".join(dict.fromkeys(items)) if items else answer
+        text = _without_repeats(", ".join(dict.fromkeys(items))) if items else answer
         stated = plain(text)
         is_same_word = whole.isalpha() and reads_as_word(whole, ()) and stated.casefold() == whole.casefold()
         if whole and (stated == whole or is_same_word):

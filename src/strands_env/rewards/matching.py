@@ -12,6 +12,7 @@ import regex
 from strands_env.core.threads import reward_threads
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
 from strands_env.numerals import numerals, only_number
+from strands_env.sentences import without_confidence
 from strands_sglang.exceptions import check_positive
 
 from .golds import Gold, GroundTruthError, gold_text, golds, only_gold
@@ -246,6 +247,7 @@ class NumberReward(RewardFunction):
         except GroundTruthError as error:
             return _not_scored(info, error)
         response, prompt = (step_result.observation.final_response or "").strip(), action.text.strip()
+        response = without_confidence(response, prompt)
         answer = numerals(response.removeprefix(prompt) if " " in prompt else response)[1]
         if answer is None:
             reason = "no_final_response" if step_result.observation.final_response is None else "no_number"

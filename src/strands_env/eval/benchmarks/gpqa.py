@@ -55,6 +55,8 @@ _STATED = [
             r"(?i:\b(?:so|thus|therefore|hence|it\s+is)\b\W{0,4}(?:the\s+(?:answer|option|choice)\W{0,3})?)",
             _CLAUSE_ENDS,
         ),
+        (1, r"(?i:\b(?:leav(?:es|ing)|left\s+with)\s+(?:us\s+with\s+|only\s+|just\s+)?\W{0,2})", _CLAUSE_ENDS),
+        (1, r"(?i:\b(?:only|just)\s+)", r"\)?\s+(?:is\s+left|remains|fits|works|is\s+(?:right|correct|possible))\b"),
         (1, r"(?i:\b(?:choose|chose|pick|select|conclude|go(?:ing)?\s+with)\b\W{0,4})", _CLAUSE_ENDS),
         # Only where nothing above is there: the one that is called right, named as an option, or listed.
         (0, r"(?<!\w)", _RIGHT),
@@ -68,6 +70,10 @@ _OTHER = (
     rf"[A-HJ]{_ARTICLE}(?!\w)(?!\)?(?:,?\s+(?:and|or)\s+\(?[A-J]\)?)*\s+(?:is|are|was|were|has|have|does|do|can(?:not)?|could|would"
     r"|fails?|contradicts?)\b)"
 )
+_COMBINED = re.compile(
+    r"[).:]\s+(?:(?i:both|either|neither|only)\s+)?[A-J](?:,\s*[A-J])*,?\s+(?i:and|or|nor)\s+[A-J](?!\w)"
+)
+"""Behind a stated letter, the text of its option: `D) A and C`."""
 _HEDGE = re.compile(
     rf"""(?:\W{{0,3}}(?:\b(?i:or|and|else|otherwise|oder|und|ou|et|o|y|e|или)\b|또는|または)
           |[^\S\n]+if\b[^.\n]*\b(?:else|otherwise)\b|\)(?=\()|[^\S\n]*(?:\.{{2,}}|[–—]|\b(?:to|through)\b)
@@ -104,11 +110,14 @@ def find_letter(text: str) -> str | None:
     for weight, pattern in _STATED:
         for found in pattern.finditer(text):
             weights.setdefault(found.end("letter"), weight)
+    combined = [(end, behind.end()) for end in weights if (behind := _COMBINED.match(text, end))]
+    weights = {end: each for end, each in weights.items() if not any(first < end <= last for first, last in combined)}
     # A letter that is denied where it was stated, or later, is no answer any more.
     ends = sorted(end for end in weights if end not in supposed and end > denied.get(text[end - 1], 0))
     least = min(1, max((weights[end] for end in ends), default=1))
     ends = [end for end in ends if weights[end] >= least]
-    if not ends or any((hedge := _HEDGE.match(text, end)) and hedge.end() >= ends[-1] for end in ends):
+    hedged = [end for end in ends if not _COMBINED.match(text, end)]
+    if not ends or any((hedge := _HEDGE.match(text, end)) and hedge.end() >= ends[-1] for end in hedged):
         return None  # `A or B`, of which one may be stated
     letter, last = text[ends[-1] - 1], ends[-1]
     others = [end for end in ends if text[end - 1] != letter]
