@@ -89,6 +89,7 @@ def test_the_documentation_has_the_tables_of_the_code() -> None:
 
 HELD = {"type": "continue", "previous_message_id": "msg_1"}
 SUMMARY = {"type": "compaction", "content": "They spoke of sums."}
+CROPPED = {"type": "image", "transformations": {"oversized": "crop"}}
 PARTIAL = {"functionCall": {"name": "add", "partialArgs": [{"jsonPath": "$.a"}], "willContinue": True}}
 
 
@@ -123,6 +124,7 @@ PARTIAL = {"functionCall": {"name": "add", "partialArgs": [{"jsonPath": "$.a"}],
             "messages[1].function_call is not supported: send it as one of tool_calls",
         ),
         (CHAT, {"messages": [USER, {"role": "assistant", "audio": {"id": "a"}}, USER]}, "send its words as content"),
+        (MESSAGES, {"messages": [{"role": "user", "content": [CROPPED]}]}, "send the image as the model is to see it"),
         (GOOGLE, {"cachedContent": "cachedContents/1"}, "cachedContent is not supported"),
         (GOOGLE, {"generationConfig": {"continuation_token": "eA=="}}, "continuation_token is not supported"),
         (GOOGLE, {"generationConfig": {"responseModalities": ["TEXT", "IMAGE"]}}, "replies are text"),
@@ -145,6 +147,24 @@ async def test_what_would_change_the_meaning_of_the_messages_is_refused(
 
 
 FORCED = {"mode": "ANY", "allowedFunctionNames": "add"}
+ORPHANS: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [{"role": "tool", "tool_call_id": "c", "content": "3"}]},
+    RESPONSES: {"input": [{"type": "function_call_output", "call_id": "c", "output": "3"}]},
+    MESSAGES: {
+        "messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "3"}]}]
+    },
+    GOOGLE: {"contents": [{"parts": [{"functionResponse": {"id": "c", "name": "add", "response": {"output": "3"}}}]}]},
+}
+
+
+@pytest.mark.parametrize("path", ORPHANS)
+async def test_a_history_that_begins_in_the_middle_of_a_call_is_refused(path: str) -> None:
+    """Whatever field told its client that the rest is held here."""
+    async with rig([]) as r:
+        refused = await r.post(path, {**BODIES[path], **ORPHANS[path], "held_by_the_server": "x"}, status=400)
+        assert "the result of call 'c' answers no call of this history: send the whole" in refused["error"]["message"]
+
+
 UNSET: list[tuple[str, dict[str, Any]]] = [
     (
         MESSAGES,
@@ -179,6 +199,11 @@ async def test_fields_that_are_not_set_and_numbers_given_as_text_change_nothing(
         (CHAT, {"seed": 1, "verbosity": "low", "made_up": 1}, "made_up, seed, verbosity"),
         (GOOGLE, {"generationConfig": {"topP": 1, "seed": 2.0, "imageConfig": {"a": 1}}}, "imageConfig, seed, topP"),
         (GOOGLE, {"generation_config": {"top_p": "0.5"}}, "top_p"),
+        (MESSAGES, {"tools": [{"name": "f", "strict": True, "input_examples": [{"a": 1}]}]}, "tools.input_examples"),
+        (GOOGLE, {"tools": [{"functionDeclarations": [{"name": "f", "behavior": "BLOCKING"}]}]}, "tools.behavior"),
+        (RESPONSES, {"text": {"verbosity": "low"}}, "text.verbosity"),
+        (RESPONSES, {"reasoning": {"effort": "low", "context": "all_turns"}}, "reasoning.context"),
+        (CHAT, {"messages": [{**USER, "name": "Ann"}]}, "messages.name"),
         (GOOGLE, {"tools": GOOGLE_TOOLS, "toolConfig": {"functionCallingConfig": FORCED}}, "toolConfig"),
         (MESSAGES, {"output_config": {"effort": "low", "task_budget": {"total": 9}}}, "output_config.task_budget"),
     ],
@@ -259,6 +284,13 @@ async def test_a_field_that_brings_a_vendors_tools_is_left_out_and_counted_as_th
         assert r.session.counters.unknown_tools == left_out and not r.session.counters.ignored
     async with rig([], strict=True) as strict:
         await strict.post(path, {**BODIES[path], **more}, status=400)
+
+
+async def test_a_refusal_in_a_history_is_what_was_said() -> None:
+    async with rig([completion("Hi.")] * 2) as r:
+        for said in ({"content": "I will not."}, {"content": None, "refusal": "I will not."}):
+            await r.chat([USER, {"role": "assistant", **said}, USER])
+        assert r.prompts[0] == r.prompts[1]
 
 
 # ---- bodies and empty replies ------------------------------------------------

@@ -80,6 +80,7 @@ BODIES: dict[str, dict[str, Any]] = {
                 "content": [
                     {"type": "thinking", "thinking": "T", "signature": "AAAA"},
                     {"type": "tool_use", "id": "c1", "name": "add", "input": {"a": 1}},
+                    {"type": "tool_use", "id": "c2", "name": "add", "input": {"a": 2}},
                 ],
             },
             {

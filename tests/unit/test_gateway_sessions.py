@@ -33,7 +33,7 @@ from strands_sglang.gateway import Gateway
 from strands_sglang.gateway.canonical import Canon, MessagePlacement
 from strands_sglang.gateway.connection import Connection
 from strands_sglang.gateway.session_table import SessionTable
-from strands_sglang.trajectory import Message, Result
+from strands_sglang.trajectory import Call, Message, Result
 from tests.provider_support import Replay, completion, tokenizer
 from tests.unit.gateway_support import (
     ANTHROPIC_TOOLS,
@@ -250,7 +250,8 @@ async def test_a_system_message_in_the_middle_stays_where_the_template_prints_it
 
 def test_a_reminder_in_a_tool_result_leaves_the_history_before_it_as_it_was() -> None:
     canon = Canon(placement=MessagePlacement(lambda chat: ""))
-    before = canon.arrange([Message(role="user", results=(Result("a", ("3",)),))])
+    call = Message(role="assistant", calls=(Call("a", "add", {}),))
+    before = canon.arrange([call, Message(role="user", results=(Result("a", ("3",)),))])
     held = copy.deepcopy(before)
     after = canon.arrange([Message(role="system", parts=("Note",))], before)
     assert "Note" in str(after.messages) and before == held

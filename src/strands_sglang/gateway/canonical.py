@@ -16,7 +16,7 @@ from typing import Any
 
 from ..cache import Recent
 from ..conversation.history_reader import HistoryReader
-from ..exceptions import TemplateError
+from ..exceptions import MessageConversionError, TemplateError
 from ..trajectory import Image, Message, Result
 from ..trajectory.message import Parts, join_parts, order_results
 
@@ -106,6 +106,7 @@ class Canon:
     - A system message stays where the template prints one, else becomes a user message in `<system-reminder>` tags,
       else the end of the message before it.
     - Two user messages in a row are joined where the template refuses them.
+    - A result that answers no call of the history is refused, as by the vendors: its client sent a part of the history.
     - Calls have the ids of the session, not those that clients know them by.
 
     Attributes:
@@ -150,7 +151,12 @@ class Canon:
         results = []
         for call_id, given, is_error in message.results:
             shown, is_refused = self._shown(given, "tool")
-            results.append(Result(self.call_ids.get(call_id, call_id), shown, is_error or is_refused))
+            call_id = self.call_ids.get(call_id, call_id)
+            if not any(call.id == call_id for earlier in reversed(out.messages) for call in earlier.calls):
+                raise MessageConversionError(
+                    f"the result of call {call_id[:100]!r} answers no call of this history: send the whole history"
+                )
+            results.append(Result(call_id, shown, is_error or is_refused))
         if results and out.role == "tool":  # some clients send one message for each parallel result
             results = [*out.messages.pop().results, *results]
         if results:

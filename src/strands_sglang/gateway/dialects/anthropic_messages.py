@@ -27,6 +27,7 @@ FIELDS = reading.Fields(
         "container": "no files or skills are held here; send what the model is to see",
         "thread": "no thread is held here; send the whole history in messages",
     },
+    tool=frozenset({"cache_control", "defer_loading", "eager_input_streaming", "input_schema", "type"}),
 )  # fmt: skip
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _ERROR_TYPES = {**ERROR_TYPES, 413: "request_too_large", 503: "overloaded_error"}
@@ -142,6 +143,7 @@ def _read_part(
             failed=reading.want_flag(block.get("is_error"), f"{where}.is_error"),
         )
     if kind == "image":
+        reading.refuse_fields(block, {"transformations": "send the image as the model is to see it"}, f"{where}.")
         source = block["source"] if isinstance(block.get("source"), dict) else {}
         media = source.get("media_type") if source.get("type") == "base64" else None
         if not (isinstance(media, str) and media.startswith("image/")):

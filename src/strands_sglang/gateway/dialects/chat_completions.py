@@ -39,6 +39,7 @@ FIELDS = reading.Fields(
         "function_call": "use tools and tool_choice",
         "functions": "use tools and tool_choice",
     },
+    tool=frozenset(),
 )  # fmt: skip
 _LOST = {
     "audio": "send its words as content",
@@ -53,6 +54,8 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     if body.get("modalities") not in (None, [], ["text"]):
         raise Refused(f"modalities is {reading.quote(body['modalities'])}: replies are text", param="modalities")
     items = reading.want(list, body.get("messages"), "messages")
+    if any(isinstance(item, dict) and item.get("name") and item.get("role") != "tool" for item in items):
+        fields["ignored"] += ("messages.name",)  # of a speaker, which chat templates do not print
     options = body.get("stream_options")
     return WireRequest(
         **reading.split_system(readings.read(items, _read_message)),
@@ -81,6 +84,8 @@ def _read_message(item: Any, index: int, before: Sequence[Any]) -> Message:
     role = reading.want_role(message.get("role"), where, "system", "developer", "user", "assistant", "tool")
     reading.refuse_fields(message, _LOST, f"{where}.")
     content = message.get("content")
+    if role == "assistant" and content in (None, "") and isinstance(message.get("refusal"), str):
+        content = message["refusal"]
     if content is None and role in ("assistant", "tool"):  # calls alone, and a tool that returned nothing
         content = []
     of_tools = reading.is_of_tools(role, before)

@@ -154,6 +154,7 @@ class Fields:
             sampled elsewhere.
         tools: Tools that the vendor runs; they are left out and counted.
         refused: Refused, with what to do instead.
+        tool: Fields of a tool's definition that are read or quiet; others are named.
     """
 
     read: frozenset[str]
@@ -161,12 +162,14 @@ class Fields:
     named: frozenset[str] = frozenset()
     tools: frozenset[str] = frozenset()
     refused: Mapping[str, str]
+    tool: frozenset[str]
 
 
 SHARED_FIELDS = Fields(
     read=frozenset((*SAMPLING_NAMES, "model", "n", "parallel_tool_calls", "return_token_ids", "stream", "tools")),
     quiet=frozenset(),
     refused={"input_ids": "the gateway holds the ids of every conversation; send messages"},
+    tool=frozenset({"description", "name", "parameters", "strict"}),
 )
 """Fields that have the same name in every dialect."""
 
@@ -215,6 +218,9 @@ def common_fields(
             raise Refused(f"two different tools are named {read['name']!r}", param="tools")
         else:
             tools.append(read)
+            spec = next((held for key in ("function", "declaration") if isinstance(held := item.get(key), dict)), item)
+            seen = SHARED_FIELDS.tool | fields.tool
+            ignored |= {label(f"tools.{key}") for key in spec if key not in seen and spec[key] not in _UNSET}
     is_parallel = body.get("parallel_tool_calls")
     if is_parallel is not None and not want_flag(is_parallel, "parallel_tool_calls"):
         ignored.add("parallel_tool_calls")

@@ -31,6 +31,7 @@ FIELDS = reading.Fields(
         "conversation": "no conversation is held here under an id; send the whole input, or previous_response_id",
         "prompt": "no prompt is held here under an id; send its text in instructions and input",
     },
+    tool=frozenset({"type"}),
 )  # fmt: skip
 _HOLLOW: dict[str, dict[str, Any]] = {
     "reasoning": {"summary": [], "status": "in_progress"},
@@ -52,6 +53,10 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     tools = _all_tools(body, items)
     fields = reading.common_fields({**body, "tools": tools}, FIELDS, _read_tool)
     text = reading.want(dict, body.get("text") or {}, "text")
+    if text.get("verbosity"):
+        fields["ignored"] += ("text.verbosity",)
+    if reading.want(dict, body.get("reasoning") or {}, "reasoning").get("context") not in (None, "auto"):
+        fields["ignored"] += ("reasoning.context",)
     instructions = reading.system_of(body.get("instructions"), "instructions", _read_part)
     messages = readings.read(items, partial(_read_item, readings=readings))
     previous = body.get("previous_response_id")
