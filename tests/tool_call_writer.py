@@ -13,6 +13,7 @@ from strands_sglang.tool_parsers import (
     ToolParser,
     gpt_oss,
     json_calls,
+    messages,
     notations,
     sections,
     tags,
@@ -100,6 +101,11 @@ def _(parser: json_calls.MistralToolParser, name: str, arguments: Any, model_id:
 
 
 @write.register
+def _(parser: json_calls.FunctionaryToolParser, name: str, arguments: Any, *_: Any) -> str:
+    return f"{parser.tool_start_token}{name}\n{dump_json(arguments)}"
+
+
+@write.register
 def _(parser: sections.SectionToolParser, name: str, arguments: Any, model_id: str | None, *_: Any) -> str:
     header = model_id or f"functions.{name}:0" if isinstance(parser, sections.KimiK2ToolParser) else name
     call = f"{parser.CALL.begin}{header}{parser.CALL.separator}{dump_json(arguments)}{parser.CALL.end}"
@@ -113,16 +119,50 @@ def _(parser: sections.DeepSeekV3ToolParser, name: str, arguments: Any, *_: Any)
 
 
 @write.register
-def _(parser: tags.TaggedToolParser, name: str, arguments: Any, *_: Any) -> str:
+def tagged(parser: tags.TaggedToolParser, name: str, arguments: Any, *_: Any) -> str:
     (before, behind), newline = parser.GRAMMAR.call, "\n" if isinstance(parser, tags.QwenXMLToolParser) else ""
     lines = []
     for key, value in arguments.items():
         is_text = isinstance(value, str)
-        kind = parser.GRAMMAR.kinds[0 if is_text else -1]  # DeepSeek's tags say whether it is a string
+        kind = f'" string="{str(is_text).lower()}' if isinstance(parser, tags.DeepSeekV32ToolParser) else ""
         printed = f"{newline}{value if is_text else dump_json(value)}{newline}"
         opening, closing = parser.GRAMMAR.parameter
         lines.append(f"{opening}{key}{kind}{closing}{printed}{parser.GRAMMAR.parameter_close}\n")
     call = f"{before}{name}{behind}\n{''.join(lines)}{parser.GRAMMAR.call_close}"
+    return f"{parser.tool_start_token}\n{call}\n{parser.tool_end_token}"
+
+
+@write.register
+def _(parser: tags.KimiK3ToolParser, name: str, arguments: Any, *_: Any) -> str:
+    def attribute(text: str) -> str:
+        return text.replace("&", "&amp;").replace('"', "&quot;")
+
+    values = ""
+    for key, value in arguments.items():
+        kind, printed = (
+            tags.type_of(value).replace("integer", "number"),
+            value if isinstance(value, str) else dump_json(value),
+        )
+        values += f'<|open|>argument key="{attribute(key)}" type="{kind}"<|sep|>{printed}<|close|>argument<|sep|>'
+    call = f'<|open|>call tool="{attribute(name)}" index="1"<|sep|>{values}<|close|>call<|sep|>'
+    return f"{parser.tool_start_token}{call}{parser.tool_end_token}"
+
+
+@write.register
+def _(parser: tags.MiniMaxM3ToolParser, name: str, arguments: Any, *_: Any) -> str:
+    mark = tags.NAMESPACE
+
+    def element(key: str, value: Any) -> str:
+        return f"{mark}<{key}>{inside(value)}{mark}</{key}>"
+
+    def inside(value: Any) -> str:
+        if isinstance(value, dict):
+            return "".join(element(key, inner) for key, inner in value.items())
+        if isinstance(value, list | tuple):
+            return "".join(element("item", inner) for inner in value)
+        return value if isinstance(value, str) else "" if value is None else dump_json(value)
+
+    call = f'{mark}<invoke name="{name}">{inside(arguments)}{mark}</invoke>'
     return f"{parser.tool_start_token}\n{call}\n{parser.tool_end_token}"
 
 
@@ -134,6 +174,25 @@ def _(parser: tags.GLMToolParser, name: str, arguments: Any, model_id: Any, type
         is_bare = isinstance(value, str) and decode_value(value, types.of(name, key)) == value
         text += f"{KEY[0]}{key}{KEY[1]}\n{VALUE[0]}{value if is_bare else dump_json(value)}{VALUE[1]}\n"
     return text + parser.tool_end_token
+
+
+@write.register
+def _(parser: messages.MuseGlimmerToolParser, name: str, arguments: Any, *_: Any) -> str:
+    call = tagged(parser, name, arguments)
+    return f"<|start|>assistant to={name}<|message|>{call}<|eom|>"
+
+
+@write.register
+def _(parser: messages.InklingToolParser, name: str, arguments: Any, *_: Any) -> str:
+    call = write_object(parser.KEYS, name, arguments)
+    return f"<|message_model|>{name}{parser.tool_start_token}{call}{parser.tool_end_token}"
+
+
+@write.register
+def _(parser: messages.SolarOpenToolParser, name: str, arguments: Any, model_id: str | None, *_: Any) -> str:
+    header = f"{parser.CALL.begin}{model_id or 'a1b2c3d4e5'}<|tool_call:name|>{name}"
+    call = f"{header}{parser.CALL.separator}{dump_json(arguments)}"
+    return f"<|begin|>assistant{parser.tool_start_token}{call}{parser.CALL.end}{parser.tool_end_token}"
 
 
 @write.register

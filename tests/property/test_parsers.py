@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from strands_sglang.tool_parsers import TOOL_PARSER_REGISTRY, BareToolParser, ToolParser, get_tool_parser
 from strands_sglang.tool_parsers.notations import Gemma4ToolParser
 from strands_sglang.tool_parsers.reasoning import SegmentKind
+from strands_sglang.tool_parsers.tags import MiniMaxM3ToolParser
 from tests.tool_call_writer import InexpressibleError, render
 
 EVERY = [get_tool_parser(name) for name in sorted({cls: name for name, cls in TOOL_PARSER_REGISTRY.items()}.values())]
@@ -95,7 +96,9 @@ def test_what_is_rendered_is_read_back(parser: ToolParser, name: str, arguments:
     except InexpressibleError:
         # Only formats that print values bare may decline, and only for values with their own tags in them.
         printed = json.dumps(arguments)
-        assert "<" in printed or "\\u" in printed or isinstance(parser, Gemma4ToolParser)  # whose keys are bare too
+        nested = isinstance(parser, MiniMaxM3ToolParser) and re.search(r"null|.[\[{]", printed)
+        # Gemma's keys are bare too, and MiniMax M3 prints no null and no type of what is nested.
+        assert "<" in printed or "\\u" in printed or isinstance(parser, Gemma4ToolParser) or nested
         assume(False)
     if isinstance(parser, BareToolParser):
         before = ""  # nothing may stand in front

@@ -27,6 +27,8 @@ from strands_sglang.tool_parsers import (
     register_tool_parser,
 )
 from strands_sglang.tool_parsers.gpt_oss import GptOssToolParser
+from strands_sglang.tool_parsers.json_calls import FunctionaryToolParser
+from strands_sglang.tool_parsers.messages import MessageToolParser, MuseGlimmerToolParser
 from strands_sglang.tool_parsers.reasoning import SegmentKind
 from tests.provider_support import Replay, completion, tokenizer
 from tests.tool_call_writer import render
@@ -125,14 +127,17 @@ def test_calls_stand_in_visible_text(parser: ToolParser) -> None:
 def test_calling_the_parser_gives_plain_dicts_of_good_calls(parser: ToolParser) -> None:
     good = render(parser, "f", {"q": "x"})
     header = "f<|message|>" if isinstance(parser, GptOssToolParser) else ""
-    bad = f"{parser.tool_start_token}{header}\x00{parser.tool_end_token}"
+    inner = good.index(parser.tool_start_token) + len(parser.tool_start_token)
+    bad = f"{good[:inner]}{header}\x00{good[good.rindex(parser.tool_end_token) :]}"
     assert parser(f"{bad} {good}") == [{"id": "call_0001", "name": "f", "input": {"q": "x"}}]
 
 
 @every_parser
 def test_drafts_inside_reasoning_are_not_calls(parser: ToolParser) -> None:
-    draft, call = render(parser, "draft", {"q": "x"}), render(parser, "real", {"q": "y"})
     opening, closing = parser.think_tokens or ("", "")
+    draft, call = render(parser, "draft", {"q": "x"}).removesuffix(closing), render(parser, "real", {"q": "y"})
+    if isinstance(parser, MuseGlimmerToolParser):
+        draft = draft.partition("<|message|>")[2]  # a header in a thought is no draft
     output = parser.parse_all(f"{opening}maybe {draft}{closing}ok {opening}or {draft}{closing}{call}")
     assert [result.name for result in output.calls] == ["real"]
     assert (output.text, output.reasoning) == ("ok ", f"maybe {draft}\nor {draft}")
@@ -145,7 +150,7 @@ def test_drafts_inside_reasoning_are_not_calls(parser: ToolParser) -> None:
 @every_parser
 def test_a_finished_call_before_a_stray_closing_tag_stays_a_call(parser: ToolParser) -> None:
     call, closing = render(parser, "real", {"q": "x"}), parser.think_tokens[1]
-    if isinstance(parser, GptOssToolParser):  # its closing tag ends messages of other kinds too
+    if isinstance(parser, MessageToolParser):  # its closing tag ends messages of other kinds too
         return
     for before in ("",) if isinstance(parser, BareToolParser) else ("", "so "):
         for after in ("", "\n", "\n\nI wait."):
@@ -191,7 +196,7 @@ def test_an_unclosed_call_is_no_call_but_is_told(parser: ToolParser) -> None:
 
 @every_parser
 def test_other_markers(parser: ToolParser) -> None:
-    if isinstance(parser, GptOssToolParser | BareToolParser):
+    if isinstance(parser, MessageToolParser | BareToolParser):
         pytest.skip("has no begin marker of its own")
     tokens = ("<call>", "</call>" if parser.tool_end_token else "")
     other = type(parser)(tool_call_tokens=tokens)
@@ -206,17 +211,18 @@ F = [{"name": "f", "inputSchema": {"json": {"type": "object", "properties": {"q"
 
 def bare(parser: ToolParser) -> tuple[str, str]:
     """A call of `f` without the marker that begins its block, and its end marker."""
-    call = render(parser, "f", {"q": "x"})
+    call, end = render(parser, "f", {"q": "x"}), parser.tool_end_token
     if not isinstance(parser, BareToolParser):
-        call = call.removeprefix(parser.tool_start_token).lstrip()
-    return call.removesuffix(parser.tool_end_token).rstrip(), parser.tool_end_token
+        call = call.partition(parser.tool_start_token)[2].lstrip()
+    return (call.rpartition(end)[0] if end else call).rstrip(), end
 
 
 @every_parser
 def test_a_call_without_its_begin_marker_is_malformed(parser: ToolParser) -> None:
     call, end = bare(parser)
     name = "" if isinstance(parser, GptOssToolParser) else "f"
-    for before in ("so:\n",) if isinstance(parser, BareToolParser) else ("", "so:\n"):
+    can_begin = isinstance(parser, BareToolParser | FunctionaryToolParser)  # a whole answer is a call
+    for before in ("so:\n",) if can_begin else ("", "so:\n"):
         for after in ({end} if end else {""}) | ({""} if name else set()):
             text = before + call + after
             output = parser.parse_all(text, tools=F)
@@ -227,7 +233,7 @@ def test_a_call_without_its_begin_marker_is_malformed(parser: ToolParser) -> Non
                 assert output.text == before and str(refused.raw).startswith(call)
             assert "".join(text[slice(*each[1:])] for each in output.segments) == text
     opening, closing = parser.think_tokens or ("", "")
-    drafted = parser.parse_all(f"{opening}maybe {call}{end}{closing}ok", tools=F)
+    drafted = parser.parse_all(f"{opening}maybe {call}{end}".removesuffix(closing) + f"{closing}ok", tools=F)
     assert (drafted.calls, drafted.text) == ((), "ok")
 
 
@@ -264,8 +270,9 @@ def test_an_end_marker_outside_of_a_block(parser: ToolParser) -> None:
 
 @closed_by_marker
 def test_an_empty_block_is_one_malformed_call(parser: ToolParser) -> None:
+    header = render(parser, "f", {}).partition(parser.tool_start_token)[0]
     for blank in ("", "\n"):
-        output = parser.parse_all(f"a{parser.tool_start_token}{blank}{parser.tool_end_token}")
+        output = parser.parse_all(f"a{header}{parser.tool_start_token}{blank}{parser.tool_end_token}")
         assert (only(list(output.calls)).name, output.calls[0].is_error) == (UNKNOWN_TOOL_NAME, True)
         assert output.text == "a"
 

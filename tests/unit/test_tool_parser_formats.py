@@ -48,6 +48,55 @@ def parameter(key: str, value: str, is_string: str = "true") -> str:
     return f'<｜DSML｜parameter name="{key}" string="{is_string}">{value}</｜DSML｜parameter>\n'
 
 
+def v4(*calls: str) -> str:
+    return dsml(*calls).replace("function_calls>", "tool_calls>")
+
+
+def k3(*arguments: str, name: str = "f") -> str:
+    return f'<|open|>call tool="{name}" index="1"<|sep|>{"".join(arguments)}<|close|>call<|sep|>'
+
+
+def k3_argument(key: str, value: str, kind: str = "string") -> str:
+    return f'<|open|>argument key="{key}" type="{kind}"<|sep|>{value}<|close|>argument<|sep|>'
+
+
+def k3_tools(*calls: str) -> str:
+    return f"<|open|>tools<|sep|>{''.join(calls)}<|close|>tools<|sep|>"
+
+
+def k3_json(value: str) -> str:
+    return f'<|open|>json type="object"<|sep|>{value}<|close|>json<|sep|>'
+
+
+def m3(*calls: str) -> str:
+    """`^` stands for the mark in front of every tag."""
+    return f"^<tool_call>\n{''.join(calls)}^</tool_call>".replace("^", "]<]minimax[>[")
+
+
+def m3_call(elements: str, name: str = "f") -> str:
+    return f'^<invoke name="{name}">{elements}^</invoke>\n'
+
+
+def muse(
+    parameters: str = "", name: str = "f", to: str = "f", end: str = "<|eom|>", start: str = "<|start|>assistant"
+) -> str:
+    call = f'<atem:function_calls>\n<atem:invoke name="{name}">\n{parameters}</atem:invoke>\n</atem:function_calls>'
+    return f"{start} to={to}<|message|>{call}{end}"
+
+
+def inkling(payload: str, name: str = "f", kind: str = "invoke_tool_json", start: str = "<|message_model|>") -> str:
+    return f"{start}{name}<|content_{kind}|>{payload}<|end_message|>"
+
+
+def solar(*calls: str, start: str = "<|begin|>assistant") -> str:
+    return f"{start}<|tool_calls|>{''.join(calls)}<|calls|>"
+
+
+def solar_call(arguments: str = "{}", name: str = "f", model_id: str = "a1b2c3d4e5") -> str:
+    head = f"<|tool_call:begin|>{model_id}<|tool_call:name|>{name}" if name else f"<|tool_call:begin|>{model_id}"
+    return f"{head}<|tool_call:args|>{arguments}<|tool_call:end|>"
+
+
 CALL = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"x": 1}<|call|>'
 THOUGHT = "<|channel|>analysis<|message|>Hm, {}?<|end|>"
 
@@ -103,6 +152,27 @@ VALUES: list[tuple[str, str, dict[str, Any]]] = [
         '<|channel|>commentary to=functions.f<|message|>{"q": "<|call|><|end|>"}<|call|>',
         {"q": "<|call|><|end|>"},
     ),
+    ("deepseek_v4", v4("\n" + invoke("\n")), {}),
+    ("deepseek_v4", v4(invoke(parameter("x", "1", "false"))), {"x": 1}),
+    ("kimi_k3", k3_tools(k3()), {}),
+    (
+        "kimi_k3",
+        k3_tools(k3(k3_argument("q", " 5 &amp; <b> "), k3_argument("a&amp;&quot;b", "-1.5", "number"))),
+        {"q": " 5 &amp; <b> ", 'a&"b': -1.5},
+    ),
+    (
+        "kimi_k3",
+        k3_tools(k3(k3_argument("n", "null", "null"), k3_argument("l", '["a"]', "array"), k3_argument("e", ""))),
+        {"n": None, "l": ["a"], "e": ""},
+    ),
+    ("kimi_k3", k3_tools(k3(k3_json('{"q": "<|close|>json<|sep|>"}'))), {"q": "<|close|>json<|sep|>"}),
+    ("minimax_m3", m3(m3_call("")), {}),
+    ("minimax_m3", m3(m3_call("\n^<-A> 5 <b>^</-A>\n^<e>^</e>\n")), {"-A": " 5 <b>", "e": ""}),
+    ("minimax_m3", m3(m3_call("^<x>^<a>1^</a>^<b>^<item>2^</item>^</b>^</x>")), {"x": {"a": "1", "b": ["2"]}}),
+    ("muse_glimmer", muse('<atem:parameter name="x"> a\n</b> </atem:parameter>\n'), {"x": " a\n</b> "}),
+    ("inkling", inkling('{"name":"f","args":{"q":"<|end_message|>"}}'), {"q": "<|end_message|>"}),
+    ("solar_open", solar(solar_call('{"q": "<|calls|><|tool_call:end|>"}')), {"q": "<|calls|><|tool_call:end|>"}),
+    ("functionary", '>>>f\n{"q": ">>>all\\n>>>g"}', {"q": ">>>all\n>>>g"}),
     ("gpt_oss", CALL, {"x": 1}),
     ("gpt_oss", f"<|start|>assistant{CALL}", {"x": 1}),
     ("gpt_oss", '<|channel|>commentary to=functions.f json<|message|>{"x": 1}<|call|>', {"x": 1}),
@@ -125,7 +195,11 @@ def test_a_call_is_read_exactly_as_it_was_written(name: str, sampled: str, expec
         assert (call.name, call.input, call.error) == ("f", expected, None)
         assert {name: type(value) for name, value in call.input.items()} == {n: type(v) for n, v in expected.items()}
         assert output.text.strip() == (before + after).removeprefix(THOUGHT)
-        if name not in ("kimi_k2", "llama_json"):  # their calls have blanks or section markers around them
+        if name not in (
+            "kimi_k2",
+            "llama_json",
+            "solar_open",
+        ):  # their calls have blanks or section markers around them
             assert call.span == (len(before), len(before + sampled))
 
 
@@ -238,6 +312,45 @@ def test_bare_values_stay_as_printed_where_the_schema_says_nothing_or_a_string()
     assert only(get_tool_parser("qwen_xml").parse(sampled, tools=tools)).input == {"other": "6", "text": "  a "}
 
 
+POINT = {"type": "object", "properties": {"x": {"type": "number"}, "item": {"$ref": "#/$defs/Text"}}}
+NESTED_SCHEMA = {
+    "properties": {
+        "points": {"type": "array", "items": {"$ref": "#/$defs/Point"}},
+        "maybe": {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]},
+        "names": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+        "tree": {"$ref": "#/$defs/Tree"},
+        "free": {"type": "object"},
+        "any": {},
+    },
+    "$defs": {
+        "Text": {"type": "string"},
+        "Point": POINT,
+        "Tree": {"properties": {"n": {"type": "integer"}}, "additionalProperties": {"$ref": "#/$defs/Tree"}},
+    },
+}
+NESTED = [
+    (
+        "^<points>^<item>^<x>1^</x>^</item>^<item>^<item>1^</item>^</item>^</points>",
+        {"points": [{"x": 1}, {"item": "1"}]},
+    ),
+    ("^<points>^</points>^<maybe>^</maybe>", {"points": [], "maybe": {}}),
+    ("^<maybe>^<item>5^</item>^</maybe>", {"maybe": {"item": "5"}}),
+    ("^<names>^</names>", {"names": []}),
+    ("^<names>^<item>5^</item>^<item> true^</item>^<item>^</item>^</names>", {"names": ["5", " true", ""]}),
+    ("^<tree>^<a>^<n>1^</n>^<b>^<n>2^</n>^</b>^</a>^</tree>", {"tree": {"a": {"n": 1, "b": {"n": 2}}}}),
+    ("^<free>^<a>5^</a>^<b>five^</b>^<c>^</c>^</free>", {"free": {"a": 5, "b": "five", "c": ""}}),
+    ("^<any>^<item>true^</item>^</any>", {"any": [True]}),
+    ("^<any>^</any>^<lost>5^</lost>", {"any": "", "lost": "5"}),
+]
+
+
+@pytest.mark.parametrize(("elements", "expected"), NESTED)
+def test_nested_elements_are_decoded_by_the_schema_of_their_place(elements: str, expected: dict[str, Any]) -> None:
+    tools = [{"name": "f", "inputSchema": {"json": NESTED_SCHEMA}}]
+    call = only(get_tool_parser("minimax_m3").parse(m3(m3_call(elements)), tools=tools))
+    assert (call.input, call.error) == (expected, None)
+
+
 INTEGER = {"properties": {"x": {"type": "integer"}}}
 TEXT = {"properties": {"x": {"type": "string"}}}
 OTHER = {"properties": {"y": {"type": "string"}}}
@@ -297,7 +410,7 @@ DEFS = {"$defs": {"A": {**INTEGER, "allOf": [{"$ref": "#"}]}}}
         ({"patternProperties": {"^x$": {"type": "string"}}, "additionalProperties": {"type": "integer"}}, "5"),
     ],
 )
-@pytest.mark.parametrize("name", ["qwen_xml", "mimo", "seed_oss", "minimax_m2", "glm"])
+@pytest.mark.parametrize("name", ["qwen_xml", "mimo", "seed_oss", "minimax_m2", "muse_glimmer", "glm"])
 def test_a_property_is_found_wherever_the_schema_declares_it(name: str, schema: dict[str, Any], expected: Any) -> None:
     tools = [{"name": "f", "inputSchema": {"json": schema}}]
     sampled = render(get_tool_parser(name), "f", {"x": expected}, tools=tools)
@@ -328,6 +441,7 @@ IDS = [
     ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {"x": 1}, "id": "QZid00001"}]', "f", "QZid00001"),
     ("command", '<|START_ACTION|>[{"tool_call_id": "3", "tool_name": "f", "parameters": {}}]<|END_ACTION|>', "f", None),
     ("mistral", '[TOOL_CALLS]f[ARGS]{"x": 1}', "f", None),
+    ("solar_open", solar(solar_call(model_id="q9")), "f", "q9"),
     ("qwen_xml", qwen("", "my-tool_v2.0"), "my-tool_v2.0", None),
     ("glm", glm("", "my-tool_v2.0"), "my-tool_v2.0", None),
 ]
@@ -420,6 +534,40 @@ MALFORMED = [
     ("deepseek_v32", dsml(invoke(parameter("x", "one", "false"))), "f", "not valid JSON"),
     ("deepseek_v32", dsml(invoke(parameter("x", "1"), parameter("x", "1"))), "f", "given twice"),
     ("deepseek_v32", dsml("{}"), UNKNOWN_TOOL_NAME, "was expected"),
+    ("kimi_k3", k3_tools(k3(k3_argument("x", "one", "number"))), "f", "type=number and is not valid JSON"),
+    ("kimi_k3", k3_tools(k3(k3_argument("x", '"1"', "number"))), "f", "type=number and is of type string"),
+    ("kimi_k3", k3_tools(k3(k3_argument("x", "true", "number"))), "f", "type=number and is of type boolean"),
+    ("kimi_k3", k3_tools(k3(k3_argument("x", "1", "integer"))), "f", "not of the kinds"),
+    ("kimi_k3", k3_tools(k3(k3_argument("&amp;", ""), k3_argument("&", ""))), "f", "'&' is given twice"),
+    ("kimi_k3", k3_tools(k3(k3_json("[1]"))), "f", "not a JSON object"),
+    ("kimi_k3", k3_tools(k3(k3_json("{}"), k3_argument("x", "1"))), "f", "is not closed by"),
+    ("kimi_k3", k3_tools(k3().replace(' index="1"', "")), UNKNOWN_TOOL_NAME, "not of the kinds"),
+    ("kimi_k3", k3_tools("prose"), UNKNOWN_TOOL_NAME, "was expected"),
+    ("minimax_m3", m3(m3_call("^<x>1^</x>^<x>2^</x>")), "f", "'x' is given twice"),
+    ("minimax_m3", m3(m3_call("^<x>^<a>1^</a>^<a>2^</a>^</x>")), "f", "'a' is given twice"),
+    ("minimax_m3", m3(m3_call("stray")), "f", "found 'stray"),
+    ("minimax_m3", m3(m3_call("^<x>a^<b>1^</b>^</x>")), "f", "found 'a"),
+    ("minimax_m3", m3(m3_call("^<x>^<b>1^</b>a^</x>")), "f", "found 'a"),
+    ("minimax_m3", m3(m3_call("^<x>1^</y>")), "f", "</x> was expected"),
+    ("minimax_m3", m3(m3_call("^<x>1")), "f", "</x> was expected"),
+    ("minimax_m3", m3(m3_call("^<a\nb>1^</a\nb>")), "f", "an element"),
+    ("minimax_m3", m3(m3_call("^<x>" * 200)), "f", "nested too deeply"),
+    ("minimax_m3", m3("{}"), UNKNOWN_TOOL_NAME, "was expected"),
+    ("muse_glimmer", muse(to="g"), "f", "the message is to 'g'"),
+    ("muse_glimmer", muse(end="</b><|eom|>"), "f", "text stands behind"),
+    ("muse_glimmer", muse().replace("<atem:function_calls>\n", ""), "f", "<atem:function_calls> is missing"),
+    ("muse_glimmer", muse("/tmp</atem:parameter>\n", name="f.x", to="f.x"), "f.x", "found '/tmp"),
+    ("muse_glimmer", muse('<atem:parameter name="x">1'), "f", "is not closed"),
+    ("inkling", inkling('{"name":"g","args":{}}'), "g", "the header names 'f'"),
+    ("inkling", inkling('{"name":"f","args":{}}', name=""), "f", "names no tool"),
+    ("inkling", inkling('{"name":"f","arguments":{}}'), "f", "unexpected key 'arguments'"),
+    ("inkling", inkling('{"name":"f","args":{"u":"x&quot;}}'), "f", "not valid JSON"),
+    ("inkling", inkling("f()", kind="invoke_tool_text"), "f", "calls a tool by JSON"),
+    ("solar_open", solar(solar_call("{bad}")), "f", "not valid JSON"),
+    ("solar_open", solar(solar_call(name="")), UNKNOWN_TOOL_NAME, "no tool name"),
+    ("solar_open", solar("prose"), UNKNOWN_TOOL_NAME, "text stands where"),
+    ("functionary", ">>>f\n{oops}", "f", "JSON is not complete or not valid"),
+    ("functionary", '>>>f\n{"x": 1} ok', "f", "Extra data"),
     ("apertus", '<|tools_prefix|>[{"f": {}, "g": {}}]<|tools_suffix|>', "f", "one key"),
     ("apertus", '<|tools_prefix|>[{"f": [1]}]<|tools_suffix|>', "f", "not a JSON object"),
     ("apertus", '<|tools_prefix|>[{"f": {"x": NaN}}]<|tools_suffix|>', "f", "NaN"),
@@ -448,7 +596,7 @@ MALFORMED = [
     ("gpt_oss", "to=functions.f <|constrain|>json<|message|>{}<|call|>", "f", "header is not of the form"),
     ("gpt_oss", "<|channel|>commentary json<|message|>{}<|call|>", UNKNOWN_TOOL_NAME, "has no recipient"),
 ]
-PARTS = {"apertus", "gpt_oss", "kimi_k2", "mistral", "xlam"}
+PARTS = {"apertus", "functionary", "gpt_oss", "inkling", "kimi_k2", "mistral", "muse_glimmer", "solar_open", "xlam"}
 """Families of which a malformed call is not all that stands between the markers."""
 
 
@@ -484,13 +632,20 @@ PARALLEL = [
     ("olmo3", "<function_calls>b(x=1)\na()</function_calls>"),
     ("gemma4", "<|tool_call>call:b{x:1}<tool_call|><|tool_call>call:a{}<tool_call|>"),
     ("deepseek_v32", dsml(invoke(parameter("x", "1", "false"), name="b"), invoke(name="a"))),
+    ("deepseek_v4", v4(invoke(parameter("x", "1", "false"), name="b"), invoke(name="a"))),
+    ("kimi_k3", k3_tools(k3(k3_argument("x", "1", "number"), name="b"), k3(name="a"))),
+    ("minimax_m3", m3(m3_call("^<x>1^</x>", "b"), m3_call("", "a"))),
+    ("muse_glimmer", muse('<atem:parameter name="x">1</atem:parameter>', "b", "b") + muse(name="a", to="a", end="")),
+    ("inkling", inkling('{"name":"b","args":{"x":1}}', "b") + inkling('{"name":"a","args":{}}', "a")),
+    ("solar_open", solar(solar_call('{"x": 1}', "b"), solar_call("{}", "a"))),
+    ("functionary", '>>>b\n{"x": 1}>>>a\n{}'),
 ]
 
 
 @pytest.mark.parametrize(("name", "sampled"), PARALLEL)
 def test_parallel_calls_keep_their_order(name: str, sampled: str) -> None:
     before = "" if name == "xlam" else "Sure. "
-    output = get_tool_parser(name).parse_all(before + sampled)
+    output = get_tool_parser(name).parse_all(before + sampled, tools=[{"name": "b", "inputSchema": {"json": INTEGER}}])
     assert [(call.name, call.input, call.error) for call in output.calls] == [("b", {"x": 1}, None), ("a", {}, None)]
     assert output.text == before
     (b_start, b_end), (a_start, a_end) = (call.span for call in output.calls)
@@ -510,6 +665,9 @@ LLAMA += ['```json\n{"name": "f", "parameters": {}}\n```', '{"parameters": {}, "
 XLAM = ["See [1, 2].", "[1, 2]", 'So [{"name": "f", "arguments": {}}]', '[{"name": "Bob"}]']
 LIST = '<TOOLCALL>[{"name": "f", "arguments": {"x": NaN}}, {"name": "g", "arguments": {}}]</TOOLCALL>'
 LINES = '<tool_calls>\n{"name": "f"}\n{"name": "g", "arguments": {"q": "</tool_calls>"}}\n</tool_calls>'
+MUSE = " to=self<|message|>Hm.<|eom|><|start|>assistant to=user<|message|>I look.<|eom|>"
+INKLING = "<|content_thinking|>Hm.<|end_message|><|message_model|><|content_text|>I look.<|end_message|>"
+SOLAR = "<|think|>Hm.<|end|><|begin|>assistant<|content|>I look.<|end|>"
 READ = [
     *(("llama_json", answer, "", answer) for answer in LLAMA),
     *(("xlam", answer, "", answer) for answer in XLAM),
@@ -520,6 +678,18 @@ READ = [
     ("gpt_oss", f"{BROKEN}<|start|>assistant{CALL}<|start|>assistant<|channel|>final<|message|>a", "f! f", "a"),
     ("gpt_oss", f"<|channel|>commentary to=functions.f <|constrain|>json{CALL}", "f!", ""),
     ("gpt_oss", f"<|channel|>analysis<|message|>I could {CALL} now", "", ""),
+    ("muse_glimmer", MUSE + muse(), "f", "I look."),
+    ("muse_glimmer", f"{MUSE}<|start|>assistant<|message|> Yes.", "", "I look. Yes."),
+    ("muse_glimmer", " to=self<|message|>So" + muse(start=""), "f!", ""),
+    ("muse_glimmer", " to=self<|message|>So to=user<|message|>I look.", "", "I look."),
+    ("muse_glimmer", muse(end="junk<|eom|>") + muse(), "f! f", ""),
+    ("inkling", INKLING + inkling('{"name":"f","args":{}}') + f"<|message_model|>{INKLING}", "f", "I look.I look."),
+    ("inkling", INKLING + 'f<|content_invoke_tool_json|>{"name":"f","args":{}}<|end_message|>', "f!", "I look.f"),
+    ("solar_open", SOLAR + solar(solar_call()), "f", "I look."),
+    ("solar_open", SOLAR + solar_call(), "f!", "I look."),
+    ("functionary", 'all\nSee:>>>f\n{"x": 1}>>>all\nok', "f", "all\nSee:ok"),
+    ("functionary", 'all\n{"x": 1} >>> f(1)\n>>>f\n1', "", 'all\n{"x": 1} >>> f(1)\n>>>f\n1'),
+    ("functionary", 'f\n{"x": 1}', "f", ""),
     ("nemotron", LIST, "f! g", ""),
     ("minimax_m1", LINES, "f g", ""),
     ("minimax_m1", '<tool_calls>\n{"name": "g"}\noops\n{"name": "f"}\n</tool_calls>', "g f!", ""),

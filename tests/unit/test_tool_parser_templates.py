@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -20,6 +20,7 @@ from strands_sglang.exceptions import ToolParserError
 from strands_sglang.template import ChatTemplate, DeltaRenderer
 from strands_sglang.tool_parsers import ParameterTypes, get_tool_parser
 from tests.conftest import SHARED, SHARED_MISSING
+from tests.unit import family_templates
 
 FAMILIES = {
     "hermes": "qwen2.5-7b-instruct qwen3-0.6b qwen3-4b-thinking-2507 qwq-32b hermes-2-pro granite-4.0 exaone-4",
@@ -48,15 +49,19 @@ FAMILIES = {
     "longcat": "longcat-flash",
     "intern_s1": "intern-s1",
     "gigachat": "gigachat3.1",
+    "deepseek_v4": "own-deepseek_v4",
+    "kimi_k3": "own-kimi_k3",
+    "minimax_m3": "own-minimax_m3 minimax-m3",
+    "muse_glimmer": "own-muse_glimmer",
+    "inkling": "own-inkling",
+    "solar_open": "own-solar_open solar-open",
+    "functionary": "own-functionary functionary-v3.2",
 }
 WITHOUT_PARSER = {
     "falcon3",  # history in another form than the one the system text asks for
-    "functionary-v3.2",  # `>>>NAME` is ordinary text, and so are answers
     "gemma-3-pythonic-vllm",  # prints no comma between arguments
     "llama-4",  # text between python tags in the history, bare JSON asked for
-    "minimax-m3",  # nested tags without types: an empty list, object and string look alike
     "phi-4-mini-vllm",  # prints Python's repr as arguments
-    "solar-open",  # reasoning and text end in the same token, which is a stop token too
     "step3",  # history with another begin marker than the one the system text asks for
 }
 CASES = [(parser, template) for parser, templates in FAMILIES.items() for template in templates.split()]
@@ -68,6 +73,7 @@ ARGUMENTS: dict[str, Any] = {
     "items": ["a", {"b": None}],
 }
 STRINGS = {"text": ARGUMENTS["text"], "code": ARGUMENTS["code"]}  # all that Seed-OSS's template can print
+PRINTED = {"seed_oss": STRINGS, "minimax_m3": {**ARGUMENTS, "items": ["a", "5"]}}  # null is left out by MiniMax M3
 DELICATE = [
     "a\n",
     "\na",
@@ -105,21 +111,27 @@ PROBE_TOOLS = tools_of({name: {"type": "string", "description": name} for name i
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, dict[str, str]]:
+    own = {
+        f"own-{family.parser}.jinja": as_row(family.template, family.stops, family.specials)
+        for family in family_templates.FAMILIES
+    }
     if not SHARED.is_dir():
-        firsts = {parser: templates.split()[0] for parser, templates in FAMILIES.items() if parser not in NESTED}
-        return {f"{template}.jinja": own_template(parser) for parser, template in firsts.items()}
+        firsts = {parser: f"{templates.split()[0]}.jinja" for parser, templates in FAMILIES.items()}
+        missing = {parser for parser, file in firsts.items() if file not in own} - {*NESTED}
+        return own | {firsts[parser]: own_template(parser) for parser in missing}
     with (SHARED / "data" / "chat_templates" / "index.tsv").open(encoding="utf-8", newline="") as file:
-        return {row["file"]: row for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)}
+        return own | {row["file"]: row for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)}
 
 
 @pytest.mark.parametrize(("parser_name", "template"), CASES)
 def test_the_family_alone_reads_what_its_template_prints(rows, parser_name, template):
-    parser, row, expected = get_tool_parser(parser_name), row_of(rows, template), arguments(parser_name)
+    parser, row = get_tool_parser(parser_name), row_of(rows, template)
+    expected = PRINTED.get(parser_name, ARGUMENTS)
     delicate = {f"text{index}": text for index, text in enumerate(DELICATE)}
     strings = tools_of({name: {"type": "string", "description": name} for name in delicate})
     for values, tools in ((expected, TOOLS), (delicate, strings)):
         printed = printed_call(row, values, tools)
-        if not printed.rstrip().endswith(parser.tool_end_token):
+        if parser.tool_end_token not in printed:
             printed += parser.tool_end_token  # a stop token, which the engine gives but a call as printed leaves out
         calls = parser.parse(printed, tools=tools)
         assert [(call.name, call.input, call.error) for call in calls] == [("probe", values, None)], printed
@@ -133,9 +145,11 @@ READABLE = ["Due Date (UTC)", "filter[status]", "it's", 'say "hi"', "ключ", 
 MARKED = ["a<b", "a>b", " a", "a ", "a\nb", 'a">b']
 REFUSED = {  # names that a format prints bare, and cannot express
     **dict.fromkeys(("qwen_xml", "mimo", "seed_oss", "minimax_m2", "deepseek_v32"), MARKED),
+    **dict.fromkeys(("deepseek_v4", "kimi_k3", "muse_glimmer"), MARKED),
     "glm": [" a", "a "],
     "gemma4": [*MARKED, "{id}", "a:b", "a,b", '"q"'],
     "olmo3": [*MARKED, "{id}", "a=b", "a,b", '"q"'],
+    "minimax_m3": ["a<b", "a>b", "a\nb", 'a">b'],
 }
 NAMES = [*READABLE, "{id}", "a:b", "a,b", "a=b", '"q"', *MARKED]
 
@@ -163,7 +177,9 @@ REFUSED_TOOLS = {
     **dict.fromkeys(("kimi_k2", "mistral", "granite"), ()),
     **dict.fromkeys(("deepseek_v3", "deepseek_v31"), (" a",)),
     **dict.fromkeys((*REFUSED, "gpt_oss"), UNQUOTED),
-    "olmo3": [*UNQUOTED, "a/b", "a:b", "$f", "f(x)", "f:0"],
+    **dict.fromkeys(("olmo3", "functionary"), (*UNQUOTED, "a/b", "a:b", "$f", "f(x)", "f:0")),
+    "inkling": ["a<b", " a"],
+    "solar_open": [" a"],
 }
 REFUSED_OWN = {"granite": RAW, "mistral": UNQUOTED}  # our templates print a name as it is
 
@@ -202,10 +218,6 @@ def test_every_template_that_prints_calls_chooses_its_family(rows):
     without = WITHOUT_PARSER if SHARED.is_dir() else set()
     assert {name: chosen.get(name) for name in (*expected, *without)} == expected | dict.fromkeys(without)
     assert {name for name, family in chosen.items() if family is None} == without
-
-
-def arguments(parser_name: str) -> dict[str, Any]:
-    return STRINGS if parser_name == "seed_oss" else ARGUMENTS
 
 
 def others(parser_name: str) -> Iterator[str]:
@@ -263,12 +275,17 @@ def own_template(parser_name: str) -> dict[str, str]:
         )
     name = "{{ call.function.name }}".join(map(literal, before.split("NAME")))
     special = ["<|im_start|>", "<|im_end|>", parser.tool_start_token, parser.tool_end_token]
+    text = OWN_TEMPLATE.replace("CALL", f"{name}{arguments}{literal(after)}")
+    return as_row(text, ["<|im_end|>"], [token for token in special if token])
+
+
+def as_row(text: str, stops: Sequence[str], specials: Sequence[str]) -> dict[str, str]:
     return {
-        "text": OWN_TEMPLATE.replace("CALL", f"{name}{arguments}{literal(after)}"),
+        "text": text,
         "bos_token": '""',
-        "eos_token": '"<|im_end|>"',
-        "stop_tokens": '["<|im_end|>"]',
-        "special_tokens": json.dumps([token for token in special if token]),
+        "eos_token": json.dumps(stops[0]),
+        "stop_tokens": json.dumps(stops),
+        "special_tokens": json.dumps(specials),
     }
 
 

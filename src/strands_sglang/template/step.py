@@ -337,7 +337,7 @@ def printed_call(step: StepRenderer, name: str, arguments: Mapping[str, Any], ca
 
 
 _CONTENTS = {Plant.ARGUMENTS_EMPTY: "", Plant.ARGUMENTS_NULL: None}
-_OPEN_TAG = re.compile(r"[<\[][|｜]?[\w/]*$")
+_OPENING = re.compile(r"(?:[<\[][|｜]?[\w/]*| \w+=[\w.-]*|[\w.-]+)$")
 
 
 def _print_turn(step: StepRenderer, turn: ChatMessage, plant: Plant, answer: ChatMessage, end: str) -> str | None:
@@ -366,7 +366,7 @@ def _start(step: StepRenderer, whole: str) -> int:
     try:
         turn: ChatMessage = {"role": "assistant", "content": SENTINEL}
         same = whole[: common_prefix(whole, step.render([_LONE_USER, turn, _LONE_USER], generate=True))]
-        starts.append(len(_OPEN_TAG.sub("", same)))  # two tags may start alike
+        starts.append(len(_OPENING.sub("", same)))  # two tags or recipients may start alike
     except Exception:  # nor this
         pass
     return max(starts)

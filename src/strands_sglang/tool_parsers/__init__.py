@@ -5,7 +5,7 @@ A call is parsed exactly as it was written or reported as malformed. `get_tool_p
 `kimi_k2` and `qwen_xml` have upstream's names and hold nothing of their own.
 """
 
-from . import gpt_oss, notations  # noqa: F401 - their parsers register themselves
+from . import gpt_oss, messages, notations  # noqa: F401 - their parsers register themselves
 from .base import (
     TOOL_PARSER_REGISTRY,
     UNKNOWN_TOOL_NAME,

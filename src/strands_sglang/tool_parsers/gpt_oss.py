@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from .base import Block, ToolParser, ToolParseResult, register_tool_parser
-from .reasoning import BlockReader, SegmentKind, Segments, TextSegment
+from .base import Block, ToolParseResult, register_tool_parser
+from .messages import MessageToolParser
+from .reasoning import SegmentKind
 from .values import CallError, ParameterTypes, is_name, json_end, load_arguments, skip_space
 
 _HEADER = re.compile(
@@ -30,7 +31,7 @@ _WRONG_HEADER = f"the header is not of the form 'commentary to={_RECIPIENT}NAME 
 
 
 @register_tool_parser("gpt_oss", "gpt-oss", "harmony")
-class GptOssToolParser(ToolParser):
+class GptOssToolParser(MessageToolParser):
     """A turn is several messages, each with a channel: `analysis` is reasoning, the others are visible text.
 
     A message to `functions.NAME` in the commentary channel is a call; the recipient stands before or behind the
@@ -42,42 +43,18 @@ class GptOssToolParser(ToolParser):
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|channel|>commentary to=functions.", "<|call|>")
     DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<|channel|>analysis<|message|>", "<|end|>")
+    HEADER: ClassVar[re.Pattern[str]] = _HEADER
+    END: ClassVar[re.Pattern[str]] = _END
+    BROKEN_HEADER: ClassVar[re.Pattern[str]] = _BROKEN_HEADER
 
-    def cut(self, text: str, read_block: BlockReader | None, *, in_reasoning: bool) -> list[TextSegment]:
-        """Cut text into messages; text outside a message is visible."""
-        segments = Segments()
-        add = segments.add
-
-        def add_body(kind: SegmentKind, start: int, ending: re.Pattern[str]) -> int:
-            mark = ending.search(text, start)
-            end, behind = mark.span() if mark else (len(text), len(text))
-            add(kind, start, end)
-            add(SegmentKind.TAG, end, behind)
-            return behind
-
-        thought_end = re.compile(re.escape(self.think_tokens[1])) if self.think_tokens else None
-        position = add_body(SegmentKind.REASONING, 0, thought_end) if in_reasoning and thought_end else 0
-        header, header_at = None, -1
-        while position < len(text):
-            if header_at < position:  # each stretch is searched once
-                header = _HEADER.search(text, position)
-                header_at = header.start() if header else len(text)
-            broken = _BROKEN_HEADER.search(text, position, header_at) if read_block is not None else None
-            start = broken.start() if broken else header_at
-            add(SegmentKind.TEXT, position, start)
-            if read_block is not None and (broken or (header and self._is_call(text, header))):
-                end = read_block(start)
-                add(SegmentKind.UNCLOSED if end is None else SegmentKind.BLOCK, start, end or len(text))
-                position = end or len(text)
-                continue
-            if header is None:
-                break
-            add(SegmentKind.TAG, header.start(), header.end())
-            if thought_end and header["channel"] == "analysis" and _recipient(header) is None:
-                position = add_body(SegmentKind.REASONING, header.end(), thought_end)
-            else:
-                position = add_body(SegmentKind.TEXT, header.end(), _END)
-        return segments
+    def kind(self, header: re.Match[str]) -> SegmentKind:
+        """A message is a call if it has a recipient, or ends as calls do."""
+        if _recipient(header) is not None:
+            return SegmentKind.BLOCK
+        close = _END.search(header.string, header.end()) if header["channel"] != "analysis" else None
+        if close is not None and close.group() == self.tool_end_token:
+            return SegmentKind.BLOCK
+        return SegmentKind.REASONING if header["channel"] == "analysis" else SegmentKind.TEXT
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         header, end_marker = _HEADER.match(text, start), self.tool_end_token
@@ -107,13 +84,6 @@ class GptOssToolParser(ToolParser):
     def guess_name(self, markup: str) -> str:
         match = re.match(r"[^\s<={]{1,256}(?=[\s<{]|$)", markup) or _NAME.search(markup)
         return match.group() if match else ""
-
-    def _is_call(self, text: str, header: re.Match[str]) -> bool:
-        """A message is a call if it has a recipient, or ends as calls do."""
-        if _recipient(header) is not None:
-            return True
-        close = _END.search(text, header.end()) if header["channel"] != "analysis" else None
-        return close is not None and close.group() == self.tool_end_token
 
 
 def _called_function(header: re.Match[str] | None) -> str:

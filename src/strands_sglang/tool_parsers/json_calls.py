@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
-from .reasoning import BlockReader, SegmentKind, Segments, TextSegment, ThinkTokens, finder
+from .reasoning import BlockFinder, BlockReader, SegmentKind, Segments, TextSegment, ThinkTokens, finder
 from .values import (
     CallError,
     JSONError,
@@ -373,6 +373,51 @@ class MistralToolParser(JSONListToolParser):
         """The text before the arguments, or the `name` of the first object."""
         name = markup.split(ARGS, 1)[0].split(CALL_ID, 1)[0].strip() if ARGS in markup else ""
         return name if is_name(name) else super().guess_name(markup)
+
+
+@register_tool_parser("functionary")
+class FunctionaryToolParser(JSONToolParser):
+    """Functionary 3.2: `>>>NAME`, a line break, the arguments; `>>>all` is text. A call ends with the next `>>>`.
+
+    The first recipient has no marker, because the prompt ends with one. The marker is ordinary text, so it begins a
+    call only where a name and an object follow it; what stands behind the object makes the call malformed.
+    """
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = (">>>", "")
+    OPENING: ClassVar[str] = "{"
+
+    @property
+    def opening(self) -> str:
+        marked = rf"(?:\A|{re.escape(self.tool_start_token)})(?P<marked>[\w.-]{{1,256}}+)\n"
+        return rf"{marked}|(?<![^\n])(?P<name>[\w.-]{{1,256}}+)\n(?=\{{)"
+
+    @property
+    def _head(self) -> re.Pattern[str]:
+        return re.compile(rf"(?:\A|{re.escape(self.tool_start_token)})(?!all\n)([\w.-]{{1,256}})\n(?=\{{)")
+
+    def begin(self, text: str) -> BlockFinder:
+        return finder(self._head, text)
+
+    def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
+        head = self._head.match(text, start)
+        assert head is not None
+        value_end = json_end(text, head.end())
+        next_head = re.compile(rf"{re.escape(self.tool_start_token)}(?:(all)\n|[\w.-]{{1,256}}\n(?=\{{))")
+        following = next_head.search(text, value_end or head.end())
+        end = self.end_of_turn(text, value_end or head.end(), following.start() if following else len(text))
+        if value_end is None and end == len(text):
+            return None
+        raw = text[head.end() : end].strip()
+        try:
+            call = ToolParseResult(name=head[1], input=load_arguments(raw, head[1]), span=(start, end))
+        except CallError as error:
+            call = self.refuse(error, raw, (start, end))
+        begins_text = following is not None and following[1] and following.start() == end
+        return Block(end=following.end() if following is not None and begins_text else end, calls=(call,))
+
+    def guess_name(self, markup: str) -> str:
+        name = markup.split("\n", 1)[0]
+        return name if is_name(name) else ""
 
 
 # ---- the whole answer

@@ -1,7 +1,7 @@
 # ruff: noqa: D102 - methods without a docstring are documented in `ToolParser`
 """Calls written as tags: `<function=NAME><parameter=KEY>VALUE</parameter></function>` and its relatives.
 
-Qwen3-Coder and Qwen3.5, MiMo, Seed-OSS, MiniMax M2, DeepSeek V3.2, GLM.
+Qwen3-Coder and Qwen3.5, MiMo, Seed-OSS, MiniMax M2 and M3, DeepSeek V3.2 and V4, Kimi K3, GLM.
 
 Values are printed bare, with nothing escaped. So a value that contains one of the format's own tags cannot be told
 from a missing close tag; it is malformed, never guessed.
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
 from .values import (
+    MAX_DEPTH,
     CallError,
     JSONError,
     ParameterTypes,
@@ -22,8 +23,11 @@ from .values import (
     error_at,
     is_key,
     is_name,
+    json_end,
+    load_arguments,
     load_json,
     skip_space,
+    type_of,
 )
 
 
@@ -34,14 +38,16 @@ class TagGrammar:
     Attributes:
         call: Text before and behind the name in the tag that opens a call.
         parameter: Text before and behind the key in the tag that opens a parameter.
-        kinds: Texts that may stand between the key and the end of that tag, when it says how the value is printed.
+        call_kind: Pattern of what else that tag says, between the name and its end.
+        kind: Pattern of what stands between the key and the end of its tag, when it says how the value is printed.
     """
 
     call: tuple[str, str]
     call_close: str
     parameter: tuple[str, str]
     parameter_close: str
-    kinds: tuple[str, ...] = ("",)
+    call_kind: str = ""
+    kind: str = ""
 
 
 def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> tuple[str, dict[str, tuple[str, str]], int]:
@@ -50,7 +56,7 @@ def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> tuple[str
     Returns:
         The tool's name; by key the kind that the tag names and the value as printed, nothing stripped; the end.
     """
-    name, _, position = _read_open(text, skip_space(text, position), grammar.call)
+    name, _, position = _read_open(text, skip_space(text, position), grammar.call, grammar.call_kind)
     values: dict[str, tuple[str, str]] = {}
     while True:
         position = skip_space(text, position)
@@ -58,7 +64,7 @@ def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> tuple[str
             return name, values, position + len(grammar.call_close)
         if not text.startswith(grammar.parameter[0], position):
             raise error_at(f"{grammar.parameter[0]} or {grammar.call_close}", text, position, name)
-        key, kind, position = _read_open(text, position, grammar.parameter, grammar.kinds, name)
+        key, kind, position = _read_open(text, position, grammar.parameter, grammar.kind, name)
         close = text.find(grammar.parameter_close, position)
         if close < 0:
             raise CallError(f"the parameter {key!r} is not closed by {grammar.parameter_close}", name)
@@ -74,7 +80,7 @@ def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> tuple[str
 
 
 def _read_open(
-    text: str, position: int, tag: tuple[str, str], kinds: tuple[str, ...] = ("",), tool: str | None = None
+    text: str, position: int, tag: tuple[str, str], kind: str = "", tool: str | None = None
 ) -> tuple[str, str, int]:
     """The name in an opening tag (of a parameter of `tool`), the kind that follows, and the offset behind the tag."""
     before, behind = tag
@@ -82,11 +88,11 @@ def _read_open(
         raise error_at(f"{before}...{behind}", text, position, tool)
     start = position + len(before)
     end = text.find(behind, start, start + 512)  # bounded: an unclosed tag must not cost a search of all that follows
+    match = re.compile(f"(.*?)({kind})").fullmatch(text, start, end) if end >= 0 else None
     is_valid = is_name if tool is None else is_key
-    for kind in kinds:
-        if end >= 0 and text.endswith(kind, start, end) and is_valid(name := text[start : end - len(kind)].strip()):
-            return name, kind, end + len(behind)
-    of_kinds = f" or is not of the kinds {kinds}" if any(kinds) else ""
+    if match is not None and is_valid(name := match[1].strip()):
+        return name, match[2], end + len(behind)
+    of_kinds = f" or is not of the kinds {kind}" if kind else ""
     raise CallError(f"the tag {before}...{behind} has no valid name{of_kinds}", tool)
 
 
@@ -100,7 +106,7 @@ class TaggedToolParser(ToolParser):
     @property
     def opening(self) -> str:
         before, behind = map(re.escape, self.GRAMMAR.call)
-        return rf'{before}\s*(?P<name>[^<>"\s]{{1,256}})\s*{behind}'
+        return rf'{before}\s*(?P<name>[^<>"\s]{{1,256}})\s*{self.GRAMMAR.call_kind}{behind}'
 
     def read_call(self, block: str, position: int, types: ParameterTypes) -> tuple[str, dict[str, Any], int]:
         """Read the name and arguments of a call, and where it ends; `CallError` if there is no complete call."""
@@ -204,7 +210,6 @@ class MiniMaxM2ToolParser(TaggedToolParser):
 
 
 _STRING = '" string="true'
-_JSON = '" string="false'
 
 
 @register_tool_parser("deepseek_v32", "deepseekv32")
@@ -221,7 +226,7 @@ class DeepSeekV32ToolParser(TaggedToolParser):
         call_close="</｜DSML｜invoke>",
         parameter=('<｜DSML｜parameter name="', '">'),
         parameter_close="</｜DSML｜parameter>",
-        kinds=(_STRING, _JSON),
+        kind='" string="(?:true|false)',
     )
 
     def read_arguments(self, name: str, values: dict[str, tuple[str, str]], types: ParameterTypes) -> dict[str, Any]:
@@ -231,6 +236,149 @@ class DeepSeekV32ToolParser(TaggedToolParser):
             else load_json(printed.strip(), f'the value of {key!r} says string="false" and is', name)
             for key, (kind, printed) in values.items()
         }
+
+
+@register_tool_parser("deepseek_v4", "deepseekv4")
+class DeepSeekV4ToolParser(DeepSeekV32ToolParser):
+    """DeepSeek V4 and V4-Flash: the format of `DeepSeekV32ToolParser` with its own markers."""
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>")
+
+
+_JSON_BLOCK = ('<|open|>json type="object"<|sep|>', "<|close|>json<|sep|>")
+
+
+@register_tool_parser("kimi_k3")
+class KimiK3ToolParser(TaggedToolParser):
+    """Kimi K3: one block of several calls; each value says its type and is a string as it is, or JSON of that type.
+
+    Arguments that the model writes as one JSON object stand in a block of their own. Names are printed with `&amp;` and
+    `&quot;`. Calls are numbered, but a number ties nothing together: it is not read.
+    """
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|open|>tools<|sep|>", "<|close|>tools<|sep|>")
+    DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<|open|>think<|sep|>", "<|close|>think<|sep|>")
+    SEVERAL_CALLS: ClassVar[bool] = True
+    GRAMMAR: ClassVar[TagGrammar] = TagGrammar(
+        call=('<|open|>call tool="', '"<|sep|>'),
+        call_close="<|close|>call<|sep|>",
+        parameter=('<|open|>argument key="', '"<|sep|>'),
+        parameter_close="<|close|>argument<|sep|>",
+        call_kind=r'" index="\d{1,9}',
+        kind='" type="(?:string|number|boolean|null|object|array)',
+    )
+
+    def read_call(self, block: str, position: int, types: ParameterTypes) -> tuple[str, dict[str, Any], int]:
+        name, _, inner = _read_open(block, skip_space(block, position), self.GRAMMAR.call, self.GRAMMAR.call_kind)
+        opening, closing = _JSON_BLOCK
+        if not block.startswith(opening, inner):
+            name, arguments, end = super().read_call(block, position, types)
+            return _unescape(name), arguments, end
+        closing += self.GRAMMAR.call_close
+        close = block.find(closing, json_end(block, inner + len(opening)) or inner)
+        if close < 0:
+            raise CallError(f"{opening} is not closed by {closing}", name)
+        arguments = load_arguments(block[inner + len(opening) : close].strip(), name)
+        return _unescape(name), arguments, close + len(closing)
+
+    def read_arguments(self, name: str, values: dict[str, tuple[str, str]], types: ParameterTypes) -> dict[str, Any]:
+        arguments: dict[str, Any] = {}
+        for printed_key, (kind, printed) in values.items():
+            key, declared = _unescape(printed_key), kind.removeprefix('" type="')
+            if key in arguments:
+                raise CallError(f"the parameter {key!r} is given twice", name)
+            says = f"the value of {key!r} says type={declared}"
+            value = printed if declared == "string" else load_json(printed.strip(), f"{says} and is", name)
+            found = type_of(value)
+            if declared != ("number" if found == "integer" else found):
+                raise CallError(f"{says} and is of type {found}", name)
+            arguments[key] = value
+        return arguments
+
+
+def _unescape(attribute: str) -> str:
+    return attribute.replace("&quot;", '"').replace("&amp;", "&")
+
+
+NAMESPACE = "]<]minimax[>["
+_ELEMENT = re.compile(r"<(/?)([^<>]{1,512})>")
+_EMPTY: dict[str, Any] = {"string": "", "array": [], "object": {}}
+_Element: TypeAlias = "str | list[tuple[str, _Element]]"
+"""What stands between the tags of an element: a text, or elements by name."""
+
+
+@register_tool_parser("minimax_m3", "minimax-m3")
+class MiniMaxM3ToolParser(TaggedToolParser):
+    """MiniMax M3: one block of several calls; a parameter is an element, and so is each value inside of it.
+
+    Items of a list are elements named `item`. No element says its type, so all are decoded by the schema: one of `item`
+    elements is a list unless an object is declared, and an empty one is what its only declared type has as empty.
+    Without schemas every text is the printed string. The template leaves out whatever is null.
+    """
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = (f"{NAMESPACE}<tool_call>", f"{NAMESPACE}</tool_call>")
+    DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<mm:think>", "</mm:think>")
+    SEVERAL_CALLS: ClassVar[bool] = True
+    GRAMMAR: ClassVar[TagGrammar] = TagGrammar(
+        call=(f'{NAMESPACE}<invoke name="', '">'),
+        call_close=f"{NAMESPACE}</invoke>",
+        parameter=(f"{NAMESPACE}<", ">"),
+        parameter_close=f"{NAMESPACE}</",
+    )
+
+    def read_call(self, block: str, position: int, types: ParameterTypes) -> tuple[str, dict[str, Any], int]:
+        name, _, position = _read_open(block, skip_space(block, position), self.GRAMMAR.call)
+        try:
+            elements, end = _read_element(block, position, "invoke")
+            if isinstance(elements, str):
+                if elements.strip():
+                    raise error_at(f"{NAMESPACE}<", block, position)
+                elements = []
+            return name, self._read_object(elements, types, (name,)), end
+        except CallError as error:
+            error.name = name
+            raise
+
+    def _read_object(
+        self, elements: list[tuple[str, _Element]], types: ParameterTypes, path: tuple[Any, ...]
+    ) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key, element in elements:
+            if key in values:
+                raise CallError(f"the parameter {key!r} is given twice")
+            values[key] = self._read_typed(element, types, (*path, key))
+        return values
+
+    def _read_typed(self, element: _Element, types: ParameterTypes, path: tuple[Any, ...]) -> Any:
+        """The value of an element; `path` are the tool and the keys that lead to it, None for an item."""
+        declared = types.of(*path)
+        if isinstance(element, str):
+            empty = [value for kind, value in _EMPTY.items() if kind in declared]
+            return type(empty[0])() if not element and len(empty) == 1 else decode_printed(element, declared)
+        if {key for key, _ in element} == {"item"} and ("array" in declared or "object" not in declared):
+            return [self._read_typed(item, types, (*path, None)) for _, item in element]
+        return self._read_object(element, types, path)
+
+
+def _read_element(text: str, start: int, name: str, depth: int = MAX_DEPTH) -> tuple[_Element, int]:
+    """Read what stands behind the opening tag of an element, and the offset behind its closing tag."""
+    if depth <= 0:
+        raise CallError("nested too deeply")
+    elements: list[tuple[str, _Element]] = []
+    position = start
+    while True:
+        at = text.find(NAMESPACE, position)
+        tag = _ELEMENT.match(text, at + len(NAMESPACE)) if at >= 0 else None
+        if tag is None:
+            raise error_at(f"{NAMESPACE}</{name}>", text, at if at >= 0 else len(text))
+        if tag[1] and not elements and tag[2] == name:
+            return text[start:at], tag.end()
+        if text[position:at].strip() or (tag[1] and tag[2] != name) or not is_key(tag[2]):
+            raise error_at(f"an element or {NAMESPACE}</{name}>", text, skip_space(text, position))
+        if tag[1]:
+            return elements, tag.end()
+        element, position = _read_element(text, tag.end(), tag[2], depth - 1)
+        elements.append((tag[2], element))
 
 
 KEY = ("<arg_key>", "</arg_key>")

@@ -241,15 +241,19 @@ class ParameterTypes:
         """True for the name of a declared tool."""
         return name in self._tool_names and bool(name)
 
-    def of(self, tool: str, parameter: str) -> frozenset[str]:
-        """JSON type names the schema allows for the parameter; empty when it does not know it, or none fits."""
+    def of(self, tool: str, *path: str | None) -> frozenset[str]:
+        """JSON type names the schema allows for a parameter, or a value inside of one; empty if it knows none.
+
+        Args:
+            path: The parameter's name, then the keys that lead to the value, None for an item of a list.
+        """
         schema = self._schemas.get(tool)
-        return (schema and schema.types_of(parameter)) or frozenset()
+        return (schema and schema.types_at(path)) or frozenset()
 
     def names(self, tool: str) -> dict[str, bool]:
         """The names of all properties in a tool's schema; True for those of the arguments themselves."""
         schema = self._schemas.get(tool)
-        return {} if schema is None else {name: schema.types_of(name) is not None for name in schema.property_names()}
+        return {} if schema is None else {name: schema.at((name,)) is not None for name in schema.property_names()}
 
 
 class _Schema:
@@ -257,7 +261,9 @@ class _Schema:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
-        self._known: dict[tuple[int, str | None], frozenset[str] | None] = {}
+        self._types: dict[int, frozenset[str]] = {}  # by the identity of a schema, which `_inner` keeps alive
+        self._inner: dict[tuple[int, str | None], Any] = {}
+        self._at: dict[tuple[str | None, ...], Any] = {(): root}
         self._places: dict[str, Any] = {"": root}  # by `$id`, and by anchor
         self._bases: dict[int, str] = {}  # the address that references in an object are relative to, by its identity
         nodes: list[tuple[Any, str]] = [(root, "")]
@@ -285,38 +291,64 @@ class _Schema:
             elif isinstance(node, list):
                 nodes += node
 
-    def types_of(self, key: str) -> frozenset[str] | None:
-        """Types of a property of the arguments; None when the schema does not speak of it."""
-        return self._types(self._root, key)
+    def types_at(self, path: tuple[str | None, ...]) -> frozenset[str] | None:
+        """Types of the value at a path of keys, None for an item; None when the schema does not speak of it."""
+        schema = self.at(path)
+        return None if schema is None else self._types_of(schema)
 
-    def _types(self, schema: Any, key: str | None = None) -> frozenset[str] | None:
-        """Types of a value of this schema, all of them where it does not say; with `key`, of that property, or None."""
+    def at(self, path: tuple[str | None, ...]) -> Any:
+        """The schema of the value at a path; None when the schema does not speak of it."""
+        if path not in self._at:
+            schema = self._inside(self.at(path[:-1]), path[-1])
+            # What is said of nothing inside a parameter, such as any object, may be anything.
+            self._at[path] = {} if schema is None and len(path) > 1 else schema
+        return self._at[path]
+
+    def _inside(self, schema: Any, key: str | None) -> Any:
+        """The schema of a property of a value of this schema, of an item for None; None if it does not speak of it."""
         if not isinstance(schema, Mapping):
-            return ANY_TYPE if key is None else None
-        bounds = _own_types(schema) if key is None else [self._types(part) for part in _property_schemas(schema, key)]
-        for name, branches in _branches(schema):
-            if name in _REFERENCES:
-                types = [self._types_of_target(self._resolve(schema, name), key)]
-            else:
-                types = [self._types(branch, key) for branch in branches]
-            stated = [each for each in types if each is not None]
-            bounds += stated if name in _ALL_HOLD or not stated else [frozenset[str]().union(*stated)]
-        if key is not None and not bounds and "unevaluatedProperties" in schema:
-            bounds = [self._types(schema["unevaluatedProperties"])]
-        allowed = frozenset.intersection(*bounds) if bounds else None
-        if key is not None:
-            return allowed
-        if allowed is None:
-            hinted = {kind for kind, words in _HINTS.items() if any(word in schema for word in words)}
-            allowed = frozenset(hinted) or ANY_TYPE
-        return allowed | {"null"} if schema.get("nullable") is True else allowed
+            return None
+        if (id(schema), key) in self._inner:
+            return self._inner[id(schema), key]
+        self._inner[id(schema), key] = None  # references may go in circles
+        parts = _property_schemas(schema, key) if key is not None else [schema["items"]] if "items" in schema else []
+        for name, branches in self._branches(schema):
+            inner = [each for branch in branches if (each := self._inside(branch, key)) is not None]
+            parts += inner if name in _ALL_HOLD or not inner else [{"anyOf": inner}]
+        if not parts and key is not None and "unevaluatedProperties" in schema:
+            parts = [schema["unevaluatedProperties"]]
+        self._inner[id(schema), key] = {"allOf": parts} if parts else None
+        return self._inner[id(schema), key]
 
-    def _types_of_target(self, target: Any, key: str | None) -> frozenset[str] | None:
-        at = id(target), key
-        if at not in self._known:
-            self._known[at] = ANY_TYPE if key is None else None  # references may go in circles
-            self._known[at] = self._types(target, key)
-        return self._known[at]
+    def _types_of(self, schema: Any) -> frozenset[str]:
+        """Types of a value of this schema, all of them where it does not say."""
+        if not isinstance(schema, Mapping):
+            return ANY_TYPE
+        if id(schema) in self._types:
+            return self._types[id(schema)]
+        self._types[id(schema)] = ANY_TYPE  # references may go in circles
+        bounds = _own_types(schema)
+        for name, branches in self._branches(schema):
+            types = list(map(self._types_of, branches))
+            bounds += types if name in _ALL_HOLD else [frozenset[str]().union(*types)]
+        hinted = {kind for kind, words in _HINTS.items() if any(word in schema for word in words)}
+        allowed = frozenset.intersection(*bounds) if bounds else frozenset(hinted) or ANY_TYPE
+        self._types[id(schema)] = allowed | {"null"} if schema.get("nullable") is True else allowed
+        return self._types[id(schema)]
+
+    def _branches(self, schema: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+        """The words of a schema that bring in other schemas for the same value."""
+        for name in _REFERENCES:
+            if isinstance(schema.get(name), str):
+                yield name, [self._resolve(schema, name)]
+        for name in ("allOf", "anyOf", "oneOf"):
+            if isinstance(schema.get(name), list) and schema[name]:
+                yield name, schema[name]
+        if "if" in schema:
+            yield "if", [schema.get("then"), schema.get("else")]
+        for name in ("dependentSchemas", "dependencies"):
+            if isinstance(schema.get(name), Mapping):
+                yield name, [*schema[name].values(), None]  # None: nothing that they depend on is given
 
     def _resolve(self, schema: Mapping[str, Any], word: str) -> Any:
         """The schema that a reference (`#/$defs/Point`, `#anchor`, `point.json`) leads to; None outside of this one."""
@@ -357,7 +389,7 @@ def _own_types(schema: Mapping[str, Any]) -> list[frozenset[str]]:
         bounds.append(frozenset(name for name in names if isinstance(name, str)))
     values = schema.get("enum") if "enum" in schema else [schema["const"]] if "const" in schema else None
     if isinstance(values, list):
-        bounds.append(frozenset(map(_type_of, values)))
+        bounds.append(frozenset(map(type_of, values)))
     return [types | {"integer"} if "number" in types else types for types in bounds]
 
 
@@ -374,21 +406,6 @@ def _property_schemas(schema: Mapping[str, Any], key: str) -> list[Any]:
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 # Words of which every branch holds; of others it is one of them.
 _ALL_HOLD = frozenset((*_REFERENCES, "allOf"))
-
-
-def _branches(schema: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
-    """The words of a schema that bring in other schemas for the same value."""
-    for name in _REFERENCES:
-        if isinstance(schema.get(name), str):
-            yield name, [schema[name]]
-    for name in ("allOf", "anyOf", "oneOf"):
-        if isinstance(schema.get(name), list) and schema[name]:
-            yield name, schema[name]
-    if "if" in schema:
-        yield "if", [schema.get("then"), schema.get("else")]
-    for name in ("dependentSchemas", "dependencies"):
-        if isinstance(schema.get(name), Mapping):
-            yield name, [*schema[name].values(), None]  # None: nothing that they depend on is given
 
 
 def _is_found(pattern: str, key: str) -> bool:
@@ -420,7 +437,7 @@ def decode_printed(printed: str, types: frozenset[str]) -> Any:
         value = load_json(stripped)
     except JSONError:
         return printed
-    kind = _type_of(value)
+    kind = type_of(value)
     if kind == "number" and "number" not in types and "integer" in types and value.is_integer():
         return int(Decimal(stripped))  # 140.0 is an integer in JSON Schema; exact, where a double is not
     if "string" in types and not is_any and kind not in _CONTAINERS:
@@ -448,5 +465,6 @@ _TYPES = (
 )
 
 
-def _type_of(value: Any) -> str:
+def type_of(value: Any) -> str:
+    """JSON Schema's name of a value's type."""
     return next((name for kind, name in _TYPES if isinstance(value, kind)), "object")
