@@ -32,9 +32,11 @@ BODIES: dict[str, dict[str, Any]] = {
         "stream_options": {"include_usage": True}, "logprobs": True, "return_token_ids": True, "tools": CHAT_TOOLS,
         "tool_choice": {"type": "function", "function": {"name": "add"}}, "response_format": SCHEMA_FORMAT,
         "parallel_tool_calls": False, "temperature": 0.5, "top_p": 1, "top_k": 5, "seed": 3, "user": "u", "unknown": 1,
+        "modalities": ["text"], "functions": None, "web_search_options": {},
         "messages": [
             {"role": "system", "content": "S"},
-            {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+            {"role": "user", "name": "Ann", "content": [{"type": "text", "text": "Hi"}]},
+            {"role": "assistant", "content": None, "refusal": "No."},
             {
                 "role": "assistant", "content": "A", "reasoning_content": "R",
                 "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}],
@@ -46,7 +48,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "model": "m", "instructions": "I", "max_output_tokens": 9, "stream": False, "include": ["x"],
         "tools": [*RESPONSES_TOOLS, {"type": "web_search"}, {"type": "custom", "name": "exec"}], "tool_choice": "auto",
         "text": {"format": {"type": "text"}}, "previous_response_id": None, "return_token_ids": True,
-        "temperature": 0.5, "reasoning": {"effort": "low"},
+        "temperature": 0.5, "reasoning": {"effort": "low", "context": "auto"}, "conversation": None, "prompt": None,
         "input": [
             {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "D"}]},
             {"type": "additional_tools", "tools": [
@@ -71,13 +73,16 @@ BODIES: dict[str, dict[str, Any]] = {
         "model": "m", "max_tokens": 9, "system": [{"type": "text", "text": "S"}], "stop_sequences": ["x"],
         "stream": False, "tools": ANTHROPIC_TOOLS, "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
         "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}, "temperature": 0.5,
-        "metadata": {"user_id": "u"}, "thinking": {"type": "adaptive"},
+        "metadata": {"user_id": "u"}, "thinking": {"type": "adaptive"}, "thread": None, "mcp_servers": [],
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
         "messages": [
             {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
-            {"role": "system", "content": "S"},
+            {"role": "system", "content": "S", "clear_at": "never"},
             {
                 "role": "assistant",
                 "content": [
+                    {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+                    {"type": "compaction", "content": "C"},
                     {"type": "thinking", "thinking": "T", "signature": "AAAA"},
                     {"type": "tool_use", "id": "c1", "name": "add", "input": {"a": 1}},
                     {"type": "tool_use", "id": "c2", "name": "add", "input": {"a": 2}},
@@ -111,7 +116,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "contents": [
             {"role": "user", "parts": [{"text": "Hi"}]},
             {"role": "model", "parts": [
-                {"text": "T", "thought": True}, {"text": "A"},
+                {"executableCode": {"code": "1"}}, {"text": "T", "thought": True}, {"text": "A"},
                 {"functionCall": {"name": "add", "args": {"a": 1}}, "thoughtSignature": "AAAA"},
                 {"functionCall": {"id": "c2", "name": "add", "args": {"a": 1}}},
             ]},

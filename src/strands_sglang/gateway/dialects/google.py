@@ -43,7 +43,10 @@ FIELDS = reading.Fields(
 )  # fmt: skip
 _UNFINISHED = {"partial_args": "send the call once it is whole", "will_continue": "send it once it is whole"}
 """Fields of a call, or of a result, of which another part follows."""
-_VENDOR_PARTS = frozenset({"code_execution_result", "executable_code", "tool_call", "tool_response"})
+_VENDOR_PARTS = frozenset({
+    "codeExecutionResult", "code_execution_result", "executableCode", "executable_code", "toolCall", "tool_call",
+    "toolResponse", "tool_response",
+})  # fmt: skip
 """Parts of a reply that tools of Google's own made."""
 _FINISH_REASONS = {"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}
 _STATUSES = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "FAILED_PRECONDITION"}
@@ -200,8 +203,8 @@ def _vendor_parts(content: Any) -> dict[int, str]:
     parts = content.get("parts") if is_reply else None
     found = {}
     for place, part in enumerate([parts] if isinstance(parts, dict) else parts if isinstance(parts, list) else ()):
-        if isinstance(part, dict) and (kinds := _VENDOR_PARTS.intersection(_snake(part, "parts"))):
-            found[place] = min(kinds)
+        if isinstance(part, dict) and (kinds := _VENDOR_PARTS.intersection(part)):
+            found[place] = _snake_name(min(kinds))
     return found
 
 
