@@ -40,10 +40,11 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from numbers import Integral, Real
+from types import MappingProxyType
 from typing import Any, ClassVar, ParamSpec
 
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException
@@ -266,16 +267,24 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 
-def refuse_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse keyword arguments of `owner` that are not known: a `TypeError` that names the nearest one."""
+def refuse_unknown(
+    owner: str, given: Iterable[str], known: Iterable[str], elsewhere: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Refuse keyword arguments of `owner` that are not known: a `TypeError` that names the nearest one.
+
+    `elsewhere` says for a name, or for any (`*`), how the same thing is given instead.
+    """
     names = sorted(known)
     for name in given:
         if name not in names:
-            hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
+            place = elsewhere.get(name) or did_you_mean(name, names) or elsewhere.get("*")
+            hint = f"; there are {', '.join(names)}" if place is None else place.replace("NAME", name)
             raise TypeError(f"{owner} got an unexpected keyword argument {name!r}{hint}")
 
 
-def explain_arguments(init: Callable[P, None]) -> Callable[P, None]:
+def explain_arguments(
+    init: Callable[P, None], elsewhere: Mapping[str, str] = MappingProxyType({})
+) -> Callable[P, None]:
     """Make a constructor refuse a wrong call by a `TypeError` that names the class called and the nearest argument.
 
     Python names the base class whose constructor it is, and where one argument is missing and another unknown, as after
@@ -304,7 +313,7 @@ def explain_arguments(init: Callable[P, None]) -> Callable[P, None]:
         if takes_any:  # others are checked where they are used, so only one that was meant for a missing one is wrong
             known = [each.name for each in parameters if each.name in known and each.default is each.empty]
             unknown = [name for name in unknown if did_you_mean(name, known)]
-        refuse_unknown(owner, unknown, known)
+        refuse_unknown(owner, unknown, known, elsewhere)
         raise TypeError(f"{owner}: {reason}")
 
     return checked_init

@@ -208,6 +208,46 @@ def test_a_file_of_questions_and_answers_needs_no_class(tmp_path, capsys):
     assert (found.prompt_id, found.reward, found.action.task_context.level) == ("sum", 1.0, 1)
 
 
+@pytest.mark.parametrize(
+    ("row", "columns", "shown"),
+    [
+        (
+            {"question": "2+2?", "answer": "4", "schema": "CREATE", "Due Date": 1},
+            "",
+            {"schema": "CREATE", "Due Date": 1},
+        ),
+        ({"prompt": "2+2?", "reward_model": {"ground_truth": "4"}}, "answer=reward_model.ground_truth", None),
+        (
+            {"prompt": "2+2?", "reward_model": {"style": 1}},
+            "answer=reward_model.ground_truth",
+            "for 'ground_truth' there are style",
+        ),
+        (
+            {"question": "2+2?", "answer": "4", "ground_truth": "5"},
+            "",
+            "'ground_truth' beside 'answer', and one of them",
+        ),
+        ({"question": "2+2?", "answer": "4", "ground_truth": "4"}, "", {}),
+        ({"question": "2+2?", "answer": "4", "id": 1, "uid": 2}, "id=uid", "'id' beside 'uid', and one of them"),
+        ({"question": "2+2?", "answer": "4", "text": "x"}, "", "has a field 'text', which means the prompt"),
+    ],
+)
+def test_no_column_is_lost(row, columns, shown, tmp_path, capsys):
+    file = data(tmp_path / "quiz.jsonl", row)
+    options = [*FAST, "--data", file, "--reward", "exact", "-o", str(tmp_path / "out")]
+    refused = isinstance(shown, str)
+    assert evaluate(*options, *(["--columns", columns] if columns else [])) == (2 if refused else 0)
+    assert not refused or shown in capsys.readouterr().err
+    for found in () if refused else read_results(tmp_path / "out"):
+        context = found.action.task_context
+        assert context.ground_truth == "4" and (shown is None or context.model_extra == shown)
+
+
+def test_one_null_answer_at_the_front_is_no_missing_column(tmp_path):
+    file = data(tmp_path / "quiz.jsonl", {"question": "1?", "answer": None}, {"question": "2+2?", "answer": "4"})
+    assert evaluate(*FAST, "--data", file, "--reward", "exact", "-o", str(tmp_path / "out")) == 0
+
+
 def test_columns_are_mapped_and_a_wrong_one_is_named(tmp_path, capsys):
     file = data(tmp_path / "quiz.jsonl", {"text": "2+2?", "truth": 4})
     options = [*FAST, "--data", file, "--reward", "number", "-o", str(tmp_path / "out")]

@@ -368,7 +368,8 @@ ABSTENTION = RewardResult(info={"why": "unreadable"})
 async def test_reward_function_that_returns_a_number_has_given_a_result_and_others_have_failed(value: Any) -> None:
     result = await ToolEnv(model_factory=scripted("3"), reward_fn=Giving(value)).step(ACTION)
     is_number = value in (0.5, True, None)
-    assert result.reward == (RewardResult(reward=value) if is_number else value if value is ABSTENTION else None)
+    expected = RewardResult(reward=None if value is None else float(value)) if is_number else None
+    assert result.reward == (expected if is_number else value if value is ABSTENTION else None)
     assert result.termination_reason == ("task_complete" if is_number or value is ABSTENTION else "reward_error")
 
 

@@ -263,3 +263,27 @@ def test_bytes_of_a_long_result_are_compact() -> None:
 def test_damaged_bytes_are_refused(cut: int) -> None:
     with pytest.raises(ValueError, match=r"expected|damaged"):
         StepResult.from_bytes(full_result().to_bytes()[:cut])
+
+
+@pytest.mark.parametrize("name", ["schema", "json", "copy", "dict", "validate", "Due Date", "_id", "groundtruth"])
+def test_data_is_read_before_the_methods_of_a_model(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    context = TaskContext(ground_truth="4", **{name: "mine"})
+    action = Action(message="2 + 2?", task_context=context)
+    for read in (context, action.task_context, Action.model_validate_json(action.model_dump_json()).task_context):
+        assert (getattr(read, name), read.model_extra) == ("mine", {name: "mine"})
+    assert name == "_id" or getattr(action, name) == "mine"
+    assert ("did you mean ground_truth?" in caplog.text) == (name == "groundtruth")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model_dump", r"a field 'model_dump' would hide TaskContext\.model_dump: rename it"),
+        ("__class__", "a field '__class__' would hide"),
+        ("text", "has a field 'text', which means the prompt on an Action: rename it"),
+        ("prompt", "has a field 'prompt', which means"),
+    ],
+)
+def test_data_that_would_not_be_read_is_refused_by_name(name: str, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Action(message="2 + 2?", task_context={name: "mine"})

@@ -506,7 +506,25 @@ def environment(**options: Any) -> Environment:
             r"takes a ScoreTable, got 'a': strands_env.eval.read_scores",
         ),
         (lambda: summarize(Path("b")), TypeError, r"strands_env.eval.read_scores\('b'\) makes one"),
-        (lambda: Action(message="q", ground_truth=3), ValueError, r"ground_truth\s+Extra inputs are not permitted"),
+        (
+            lambda: Action(message="q", ground_truth=3),
+            TypeError,
+            r"goes into task_context=TaskContext\(ground_truth=\.\.\.\)",
+        ),
+        (lambda: Action("q"), TypeError, r"^Action\('q'\): name the field, as in Action\(message=\.\.\.\)$"),
+        (lambda: RewardResult(score=1.0), TypeError, r"^RewardResult\(\) got .*'score' \(did you mean 'reward'\?\)$"),
+        (lambda: RewardResult(reward=1.0, acc=1), TypeError, r"'acc'; further facts go into info=\{'acc': \.\.\.\}$"),
+        (lambda: StepResult(rewrd=None), TypeError, r"did you mean 'reward'"),
+        *(
+            (lambda w=w: RewardResult(**w), TypeError, r"^a reward is a finite number, or None .*, got ('1\.0'|True)$")
+            for w in ({"reward": "1.0"}, {"reward": True}, {"turn_rewards": {0: True}})
+        ),
+        (lambda: Environment(tools=[]), TypeError, r"'tools': return them from get_tools\(\)$"),
+        (
+            lambda: WithoutSuper(None).agent_name,
+            AttributeError,
+            r"^WithoutSuper has no 'agent_name' yet: its __init__ must first call super\(\)",
+        ),
         (lambda: ToolLimiter(max_tool_cals=3), TypeError, r"ToolLimiter\(\) .*did you mean 'max_tool_calls'"),
         (lambda: SGLangClient(url="a"), TypeError, r"^SGLangClient\(\) got .*'url' \(did you mean 'base_url'\?\)"),
         (lambda: VLLMClient(baseurl="http://a"), TypeError, r"^VLLMClient\(\) got .*\(did you mean 'base_url'\?\)"),
@@ -649,7 +667,7 @@ async def test_a_wrong_reward_result_is_told_without_the_words_of_the_validator(
         return RewardResult(reward="high")  # type: ignore[arg-type]
 
     result = await environment(reward_fn=score).step(Action(message="q", task_context=TaskContext(id="a")))
-    assert result.error.message.startswith("reward: input should be a valid number")
+    assert result.error.message == "a reward is a finite number, or None to abstain, got 'high'"
     assert "pydantic.dev" not in result.error.message
     json.dumps(result.error.message)
 

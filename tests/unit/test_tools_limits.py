@@ -324,5 +324,9 @@ def test_long_output_keeps_both_ends_and_is_limited_altogether() -> None:
     limited = limit_content(blocks, 10)
     assert limited[:2] == [{"text": "a" * 6}, image]
     assert limited[2]["text"].startswith('{"')
-    assert len(limited) == 3
+    assert limited[3:] == [{"text": "... [1 characters of later text left out] ..."}]
+    assert limit_content([{"text": "a" * 10}, {"text": "ERROR: disk"}, image, {"text": "full"}], 10)[1:] == [
+        image,
+        {"text": "... [15 characters of later text left out] ..."},
+    ]
     assert limit_content([{"text": "abc"}], 3) == [{"text": "abc"}]

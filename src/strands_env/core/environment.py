@@ -11,8 +11,9 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
@@ -70,6 +71,16 @@ _TIMEOUTS = ("setup_timeout", "step_timeout", "reward_timeout", "cleanup_timeout
 """Attributes that are a positive number of seconds, or None."""
 
 
+_OVERRIDDEN = {
+    "tools": ": return them from get_tools()",
+    "hooks": ": return them from get_hooks()",
+    "messages": ": return them from get_history()",
+    "conversation_manager": ": return it from get_conversation_manager()",
+    "model": ": give model_factory=lambda: ..., which makes a fresh one for every step",
+}
+"""Arguments of `strands.Agent` that are given to an environment otherwise."""
+
+
 class Environment:
     """A task world around a Strands agent: its model, tools, limits and reward.
 
@@ -114,7 +125,7 @@ class Environment:
         super().__init_subclass__(**options)
         cls._with_action = methods_with_action(cls, Environment)
 
-    @explain_arguments
+    @partial(explain_arguments, elsewhere=_OVERRIDDEN)
     def __init__(
         self,
         *,
@@ -168,6 +179,16 @@ class Environment:
         if getattr(reward_fn, "__name__", None) != "compute_reward":  # else the method itself is the reward
             known["compute_reward"] = "the argument reward_fn"
         warn_of_misspelt_overrides(type(self), Environment, OVERRIDES, known)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if "_reward_fn" in vars(self):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            raise AttributeError(
+                f"{type(self).__name__} has no {name!r} yet: its __init__ must first call "
+                "super().__init__(model_factory=model_factory, ...)"
+            )
 
     @property
     def reward_fn(self) -> Any:

@@ -27,12 +27,13 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from pathlib import PurePath
-from typing import Annotated, Any, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
 from uuid import UUID
 
 import orjson
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, ValidationInfo
 
+from strands_sglang.exceptions import refuse_unknown
 from strands_sglang.secret_names import is_secret_name
 from strands_sglang.trajectory.message import digest as digest_bytes
 
@@ -306,7 +307,24 @@ def decode(value: Any) -> Any:
 
 
 class StoredModel(BaseModel):
-    """A model whose `model_validate` undoes `encode` in what JSON held; its constructor takes values as they are."""
+    """A model whose `model_validate` undoes `encode` in what JSON held; its constructor takes values as they are.
+
+    The constructor refuses an unknown field by a `TypeError` that names the nearest one. What is read from storage may
+    have more fields, which another release wrote.
+    """
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {}
+    """Hints for fields that are not of this model, by name; `*` is for any."""
+
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        """Check the arguments of the constructor; a model that is read or copied is made without any."""
+        fields = cls.model_fields
+        if args:
+            first = next(iter(fields))
+            raise TypeError(f"{cls.__name__}({args[0]!r:.100}): name the field, as in {cls.__name__}({first}=...)")
+        if cls.model_config.get("extra") != "allow":
+            refuse_unknown(f"{cls.__name__}()", given, fields, cls._elsewhere)
+        return super().__new__(cls)
 
     @classmethod
     def model_validate(cls, obj: Any, **options: Any) -> Self:

@@ -165,7 +165,7 @@ def limit_content(content: Sequence[Any], max_chars: int) -> list[Any]:
     """Content blocks of a tool result, cut to this many characters of text and JSON altogether.
 
     The text that crosses the limit keeps its beginning and end around a note of what was left out; JSON that crosses it
-    becomes such text; later text is left out. Blocks of other kinds stay.
+    becomes such text; of later text a note at the end remains. Blocks of other kinds stay.
 
     Raises:
         TypeError: The content is not a list of blocks.
@@ -174,7 +174,7 @@ def limit_content(content: Sequence[Any], max_chars: int) -> list[Any]:
         blocks = "a list of blocks such as {'text': ...}"
         raise TypeError(f"the content of a tool result is {blocks}, got {shorten(repr(content), 200)}")
     limited: list[Any] = []
-    left = max_chars
+    left, left_out = max_chars, 0
     for block in content:
         if "text" in block:
             text = block["text"]
@@ -187,7 +187,11 @@ def limit_content(content: Sequence[Any], max_chars: int) -> list[Any]:
             limited.append(block)
         elif left > 0:
             limited.append({"text": shorten(text, left)})
+        else:
+            left_out += len(text)
         left -= min(len(text), left)
+    if left_out:
+        limited.append({"text": f"... [{left_out} characters of later text left out] ..."})
     return limited
 
 

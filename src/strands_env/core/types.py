@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import logging
 import math
 import uuid
 import zlib
@@ -10,10 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
+from numbers import Real
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeAlias
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -31,6 +35,8 @@ from strands_sglang.trajectory.tokens import TokenSequence
 from .chat import ChatPrompt, spoken_text
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
 from .termination import ErrorRecord, Outcome, TerminationReason, ToolErrorRecord
+
+logger = logging.getLogger(__name__)
 
 ModelFactory: TypeAlias = Callable[[], Model]
 """Makes a fresh model."""
@@ -71,8 +77,22 @@ Plain dictionaries on purpose: a typed message would drop the keys its type does
 """
 
 
+_OLD_NAMES = frozenset(name for name in dir(BaseModel) if not name.startswith(("_", "model_")))
+"""Methods of pydantic 1 (`schema`, `json`, `copy`, ...) that every model still has: data of these names comes first."""
+
+
+@lru_cache(maxsize=1024)
+def _warn_of_near_miss(name: str) -> None:
+    """Say once that a field was probably meant to be one of `TaskContext`."""
+    for meant in difflib.get_close_matches(name, TaskContext.model_fields, n=1, cutoff=0.85):  # not `idx` for `id`
+        logger.warning("field=<%s> | kept as a field of its own, did you mean %s?", name, meant)
+
+
 class TaskContext(StoredModel):
     """Context for the reward: identity, ground truth, history; any further field is kept.
+
+    A field may have any name but those that a model needs itself (`model_...` and the like), which are refused. Read
+    one that is no identifier by `context.model_extra["Due Date"]`.
 
     Attributes:
         id: Identity of the task. Give one where results are compared or resumed; the default is random.
@@ -88,6 +108,22 @@ class TaskContext(StoredModel):
     id: str = Field(default_factory=lambda: str(uuid.uuid4()))
     ground_truth: Any = None
     conversation_history: JsonMessages = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        for name in self.model_extra or ():
+            if hasattr(type(self), name) and name not in _OLD_NAMES:
+                raise ValueError(f"a field {name!r} would hide {type(self).__name__}.{name}: rename it")
+            _warn_of_near_miss(name)
+        return self
+
+    if not TYPE_CHECKING:
+
+        def __getattribute__(self, name: str) -> Any:
+            get = super().__getattribute__
+            if name in _OLD_NAMES and name in (get("model_extra") or ()):
+                return get("model_extra")[name]
+            return get(name)
 
 
 def _read_chat(data: Any) -> Any:
@@ -149,9 +185,23 @@ class Action(StoredModel):
     ]
     task_context: TaskContext = Field(default_factory=TaskContext)
 
+    _elsewhere: ClassVar = {"*": "; what a reward reads goes into task_context=TaskContext(NAME=...)"}
     _chat = model_validator(mode="before")(_read_chat)
 
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        for name in ("message", "prompt", "text", "task_context"):
+            if name in (self.task_context.model_extra or ()):
+                raise ValueError(f"the task has a field {name!r}, which means the prompt on an Action: rename it")
+        return self
+
     if not TYPE_CHECKING:  # type checkers know the fields
+
+        def __getattribute__(self, name: str) -> Any:
+            get = super().__getattribute__
+            if name in _OLD_NAMES and name in (get("task_context").model_extra or ()):
+                return getattr(get("task_context"), name)
+            return get(name)
 
         def __getattr__(self, name: str) -> Any:
             context = None if name.startswith("_") else self.__dict__.get("task_context")
@@ -246,6 +296,16 @@ class SpanReward:
             raise ValueError(f"the reward of a span must be a finite number, got {self.reward!r}")
 
 
+def _check_score(value: Any, info: ValidationInfo) -> Any:
+    if value is None or (type(value) is not bool and isinstance(value, Real)):
+        return value
+    kind = ValueError if info.mode == "json" else TypeError  # as for any other wrong argument, one sentence
+    raise kind(f"a reward is a finite number, or None to abstain, got {value!r:.100}")
+
+
+Score: TypeAlias = Annotated[FiniteFloat, BeforeValidator(_check_score)]
+
+
 class RewardResult(StoredModel):
     """A score, or an abstention.
 
@@ -262,10 +322,11 @@ class RewardResult(StoredModel):
     """
 
     model_config = _JSON
+    _elsewhere: ClassVar = {"score": " (did you mean 'reward'?)", "*": "; further facts go into info={'NAME': ...}"}
 
-    reward: FiniteFloat | None = None
+    reward: Annotated[FiniteFloat | None, BeforeValidator(_check_score)] = None
     info: JsonValues = Field(default_factory=dict)
-    turn_rewards: dict[int, FiniteFloat] = Field(default_factory=dict)
+    turn_rewards: dict[int, Score] = Field(default_factory=dict)
     span_rewards: list[SpanReward] = Field(default_factory=list)
     error: ErrorRecord | None = None
 

@@ -243,7 +243,7 @@ def _check_data(evaluator: Evaluator, options: EvalOptions) -> None:
     tasks = evaluator.known_tasks()
     known_reward = options.reward is None or options.reward in REWARDS
     needs_answer = isinstance(evaluator, DataBenchmark) and options.env is None and known_reward
-    if needs_answer and tasks and tasks[0].task_context.ground_truth is None:
+    if needs_answer and tasks and all(task.task_context.ground_truth is None for task in tasks):
         raise EvalError(
             f"{options.data_path!r} has no column for the answer, so no reward could score it: name the column with "
             "--columns answer=NAME, or give a reward of your own with --reward or --env"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any, ClassVar
@@ -27,14 +27,13 @@ class DataBenchmark(Benchmark):
     reward_class = partial(ExactMatchReward, ignore_case=True)
 
     def action(self, row: Row, index: int) -> Action | None:
-        """The question; other columns go into the task context."""
+        """The question; other columns go into the task context, each under its own name."""
         columns = self.options.columns or {}
         used: dict[str, str | None] = {}
         for kind, names in COLUMNS.items():
             given = columns.get(kind)
             if given is not None and given not in row:
-                hint = did_you_mean(given, row)
-                raise DatasetError(f"there is no column {given!r}{hint}; there are {', '.join(row)}")
+                row = {**row, given: _inside(row, given)}
             used[kind] = given or next((name for name in names if name in row), None)
         question = used["question"]
         if question is None:
@@ -44,16 +43,33 @@ class DataBenchmark(Benchmark):
             )
         if row[question] in (None, ""):
             return None
-        taken = {*used.values(), "id", "conversation_history"}  # fields of the context with meanings of their own
-        context: dict[str, Any] = {
-            name: value for name, value in row.items() if name.isidentifier() and name not in taken
-        }
+        fields: dict[str, Any] = {"ground_truth": None if used["answer"] is None else row[used["answer"]]}
         given = columns.get("id")
         # Null is no id: such a task is known by its content.
         if (name := field(row, *([given] if given is not None else COLUMNS["id"]))) is not None:
-            context["id"] = name
-        context["ground_truth"] = None if used["answer"] is None else row[used["answer"]]
-        return Action(message=row[question], task_context=TaskContext(**context))
+            fields["id"] = name
+        context = {name: value for name, value in row.items() if name not in used.values()}
+        for name, value in fields.items():
+            if context.get(name, value) not in (value, None):
+                chosen = used["id" if name == "id" else "answer"]
+                raise DatasetError(
+                    f"{self.place(index)} has the column {name!r} beside {chosen!r}, and one of them would be lost: "
+                    "rename it, or choose it with --columns"
+                )
+        return Action(message=row[question], task_context=TaskContext(**context | fields))
+
+
+def _inside(row: Row, path: str) -> Any:
+    """The value at `reward_model.ground_truth`: columns of verl and others hold objects."""
+    value: Any = row
+    for name in path.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            names = value if isinstance(value, Mapping) else ()
+            raise DatasetError(
+                f"there is no column {path!r}{did_you_mean(name, names)}; for {name!r} there are {', '.join(names)}"
+            )
+        value = value[name]
+    return value
 
 
 class FunctionBenchmark(Benchmark):
