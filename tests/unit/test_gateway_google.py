@@ -92,7 +92,7 @@ async def test_a_reply_in_another_shape_extends(change: Any) -> None:
 
 
 async def test_results_in_another_order_are_told_apart_by_their_ids() -> None:
-    async with rig([completion(f"{CALL}{CALL}"), completion("Done.")]) as r:
+    async with rig([completion(f"{CALL}{CALL}"), completion("Done."), completion("Done.")]) as r:
         content = (await ask(r, USER))["candidates"][0]["content"]
         ids = [part["functionCall"]["id"] for part in content["parts"]]
         late, early = results("second", id=ids[1])["parts"], results("first")["parts"]
@@ -100,7 +100,11 @@ async def test_results_in_another_order_are_told_apart_by_their_ids() -> None:
         shown = r.gateway.tokenizer.decode(r.prompts[1])
         assert shown.index("first") < shown.index("second")
         refused = await ask(r, USER, content, results("3", "3", "3"), status=400)
-        assert refused["error"]["message"] == "a functionResponse of 'add' answers no call"
+        words = "a functionResponse of 'add' answers no call of this history: send the whole history"
+        assert refused["error"]["message"] == words
+        made_up = {"role": "user", "parts": [*results("3", id="add-1")["parts"], *results("4", id="add-2")["parts"]]}
+        await ask(r, USER, without(content, "id"), made_up)  # gemini-cli's, where calls have none
+        assert r.session.counters.extended == 2
 
 
 async def test_an_error_and_an_image_in_a_result_reach_the_core() -> None:

@@ -1,8 +1,8 @@
 """Google's Gemini API: `generateContent`, `streamGenerateContent?alt=sse` and `countTokens`.
 
 Names come in camel case or in snake case, as Google's servers take them. A reply in several contents in a row, as
-streams leave it in a history, is one message. A result without an id belongs to the first call of its name that has
-no result yet.
+streams leave it in a history, is one message. A result without an id, or with one that no call has (gemini-cli makes
+them up for calls without), belongs to the first call of its name that has no result yet.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _VENDOR_PARTS = frozenset({
 """Parts of a reply that tools of Google's own made."""
 _FINISH_REASONS = {"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}
 _STATUSES = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "FAILED_PRECONDITION"}
-_UNANSWERED = "\0"  # before a tool's name: the id of a result whose client sent none
+_AND_NAME = "\0"  # between the id of a result, which may be empty, and the name of its tool
 _UNDERSCORE = re.compile(r"_([a-z])")
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
@@ -269,33 +269,36 @@ def _read_result(value: Any, where: str) -> Result:
     pieces: list[reading.Piece] = [result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)]
     parts = reading.as_list(response.get("parts") or [], f"{where}.parts")
     pieces += reading.read_content(parts, f"{where}.parts", _read_part, of_tools=True)
-    call_id = response.get("id") or _UNANSWERED + reading.want(str, response.get("name"), f"{where}.name")
-    return reading.result_of(call_id, pieces, f"{where}.id", failed=answer.keys() == {"error"})
+    name = reading.want(str, response.get("name") or "", f"{where}.name")
+    call_id = reading.want(str, response.get("id") or "", f"{where}.id")
+    return reading.result_of(call_id + _AND_NAME + name, pieces, where, failed=answer.keys() == {"error"})
 
 
 def _answer_calls(message: Message, before: Sequence[Message | None]) -> Message:
     """The message with every result under the id of its call."""
-    if not any(result.call_id.startswith(_UNANSWERED) for result in message.results):
+    if not message.results:
         return message
+    history = [earlier for earlier in reversed(before) if earlier is not None]
+    given = [result.call_id.partition(_AND_NAME)[::2] for result in message.results]
     # Ids that are given come first: what is left belongs to results without one.
-    answered = {result.call_id for result in message.results}
-    calls: list[Call] = []
-    for earlier in reversed(before):
-        if earlier is None or (calls and earlier.role != "assistant"):
+    known = {call_id for call_id, _ in given if any(call.id == call_id for each in history for call in each.calls)}
+    answered, calls = set(known), list[Call]()
+    for earlier in history:
+        if calls and earlier.role != "assistant":
             break
         answered.update([result.call_id for result in earlier.results])
         calls = [*earlier.calls, *calls]
     left = [call for call in calls if call.id not in answered]
     results = []
-    for result in message.results:
-        if result.call_id.startswith(_UNANSWERED):
-            name = result.call_id.removeprefix(_UNANSWERED)
+    for result, (call_id, name) in zip(message.results, given, strict=True):
+        if call_id not in known:
             call = next((call for call in left if call.name == name), None)
             if call is None:
-                raise Refused(f"a functionResponse of {reading.quote(name)} answers no call", param="contents")
+                what = f"a functionResponse of {reading.quote(name)} answers no call of this history"
+                raise Refused(f"{what}: send the whole history", param="contents")
             left.remove(call)
-            result = result._replace(call_id=call.id)
-        results.append(result)
+            call_id = call.id
+        results.append(result._replace(call_id=call_id))
     return replace(message, results=tuple(results))
 
 
