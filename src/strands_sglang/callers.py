@@ -13,6 +13,14 @@ Last, they replace tool results that no chat template can show, where the option
 
 What a caller is to others, its role, is where its run began: in a tool of an agent, in the loop of one, or in neither.
 A context variable knows the place, as it follows into tasks and threads. Hooks and a middleware on known agents set it.
+
+An agent is known from its first own call on, and hooks of it may ask others before. So a place is entered, too, where
+the SDK asks the model for its `model_id`, for its traces: when an invocation begins, before the first hook, and when a
+call begins. Its agent's own call claims it. It is a value in OpenTelemetry's context, which the SDK sets back when the
+invocation ends, however it ends.
+
+A call by nobody known and outside of all places is a main one only as long as no agent calls the model. Once one does,
+such calls are its machinery: a summary that the program asks for between two invocations, say.
 """
 
 from __future__ import annotations
@@ -24,10 +32,11 @@ import weakref
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+from opentelemetry import context as opentelemetry
 from strands.hooks import (
     AfterInvocationEvent,
     AfterToolCallEvent,
@@ -49,25 +58,52 @@ _agents = itertools.count()
 """Numbers of agents, of all models: one may work for an agent with another model."""
 
 
+def _new_id() -> str:
+    return f"agent-{next(_agents)}"
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Place:
     """The loop of an agent, or a tool that it runs. Tools are not held: contexts outlive what runs in them.
 
     Attributes:
-        agent_id: Identity of the agent.
         outer: The place in which its run began.
+        agent_id: Identity of the agent; for a loop of nobody known yet, made when something asks for it.
         in_tool: In a tool, not in the loop.
         in_agent_tool: The tool is an agent, by the SDK's word.
+        is_claimed: The agent is known.
+        is_invocation: The SDK began an invocation, or a call, there.
         is_over: It has ended.
         task: The task that it was entered in, weakly.
+        begun: OpenTelemetry's context with which it began, weakly; None for what hooks entered.
     """
 
-    agent_id: str
     outer: _Place | None
+    agent_id: str | None = None
     in_tool: bool = False
     in_agent_tool: bool = False
+    is_claimed: bool = True
+    is_invocation: bool = False
     is_over: bool = False
-    task: Any = field(default_factory=lambda: weakref.ref(cast(Any, asyncio.current_task())))
+    task: Any = None
+    begun: weakref.ref[opentelemetry.Context] | None = None
+
+    @property
+    def owner(self) -> str:
+        """Identity of the agent."""
+        self.agent_id = self.agent_id or _new_id()
+        return self.agent_id
+
+    @property
+    def is_left(self) -> bool:
+        """It has ended, or the SDK has set OpenTelemetry's context back to what it was before."""
+        if self.is_over or self.begun is None:
+            return self.is_over
+        context = opentelemetry.get_current()
+        place = context.get(_PLACE) if context is not self.begun() else None  # the SDK puts a span on top
+        while isinstance(place, _Place) and place is not self:
+            place = place.outer
+        return place is not self
 
     def role_within(self, has_tools: bool | None) -> Role:
         """The role of an agent whose run begins here, by whether it has tools; None for a call without an agent."""
@@ -77,6 +113,7 @@ class _Place:
 
 
 _current_place: ContextVar[_Place | None] = ContextVar("strands_sglang_place", default=None)
+_PLACE = opentelemetry.create_key("strands_sglang_place")
 
 
 @contextmanager
@@ -89,12 +126,32 @@ def outermost() -> Iterator[None]:
         _current_place.reset(token)
 
 
-def _place() -> _Place | None:
-    """The innermost place that has not ended."""
-    place = _current_place.get()
-    while place is not None and place.is_over:
+def _remaining(place: _Place | None, agent_id: str = "") -> _Place | None:
+    """The innermost place from here outwards that has not ended, and is not the agent's."""
+    while place is not None and (place.agent_id == agent_id or place.is_left):
         place = place.outer
     return place
+
+
+def _current_task() -> Any:
+    return weakref.ref(cast(Any, asyncio.current_task()))
+
+
+class NamedOptions(dict[str, Any]):
+    """The options of a model, as the SDK is shown them: it asks for `model_id` where an agent begins something."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of an option; with it the place of whoever asks for the model's name is entered."""
+        if name == "model_id":
+            outer = _current_place.get()
+            while outer is not None and not outer.is_claimed and outer.is_left:  # it never called
+                outer = outer.outer
+            place = _Place(outer=outer, is_claimed=False, is_invocation=True)
+            context = opentelemetry.set_value(_PLACE, place)
+            place.begun = weakref.ref(context)
+            _current_place.set(place)
+            opentelemetry.attach(context)  # the SDK sets it back with what it attached itself, just before
+        return super().get(name, default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,41 +191,52 @@ class Callers:
         self._model = weakref.ref(model)
         self._forest = forest
         self._known: weakref.WeakKeyDictionary[threading.Event, _Known] = weakref.WeakKeyDictionary()
+        self._main_agents: dict[str, None] = {}
+        self._strays: list[Turn] = []
         self._pending: dict[str, list[Turn]] = {}
         self._answers: dict[str, str] = {}
 
     def reset(self) -> None:
         """Forget all calls; agents stay known."""
+        self._main_agents.clear()
+        self._strays.clear()
         self._pending.clear()
         self._answers.clear()
 
     def identify(self, invocation_state: Mapping[str, Any] | None, cancel_signal: threading.Event | None) -> Caller:
         """The caller of a model call, hooked if its agent is known."""
-        place, state = _place(), invocation_state or {}
+        state = invocation_state or {}
         cycle = state.get("event_loop_cycle_id")  # the SDK repeats a call within one
         attempt = None if cycle is None else str(cycle)
         if cancel_signal is None:
-            begun = _current_place.get()  # memory extracts beyond the loop, in a task that it began there
-            if begun is not None and begun.task() is not asyncio.current_task():
-                place = begun
-            if place is None:
-                return Caller(attempt=attempt)
-            return Caller(role=place.role_within(None), parent_agent=place.agent_id, attempt=attempt)
-        known = self._known_by(cancel_signal)
-        agent: Any = state.get("agent")
-        if agent is None or getattr(agent, "cancel_signal", None) is not cancel_signal:
-            agent = known.agent() if known.agent is not None else None
-        is_hooked = agent is not None and getattr(agent, "model", None) is self._model()
-        if is_hooked:
-            self.watch(agent)
-            known.last = agent.messages[-1] if agent.messages else None
-        if is_hooked and (place is None or place.agent_id != known.id):
-            self._enter(known)  # the agent was not known when its run began
-        while place is not None and (place.is_over or place.agent_id == known.id):
+            return self._identify_stray(attempt)
+        place = _current_place.get()
+        if place is not None and not place.is_claimed:  # of this call, for whose trace the SDK asked
             place = place.outer
+            _current_place.set(place)
+        agent: Any = state.get("agent")
+        if agent is not None and getattr(agent, "cancel_signal", None) is not cancel_signal:
+            agent = None
+        # Of an agent with another model that one was asked for its name, so the place is not its own.
+        is_anothers = agent is not None and getattr(agent, "model", None) is not self._model()
+        known = self._known.get(cancel_signal) or self._known_by(cancel_signal, None if is_anothers else place)
+        if agent is None and known.agent is not None:
+            agent = known.agent()
+            is_anothers = agent is not None and getattr(agent, "model", None) is not self._model()
+        is_hooked = agent is not None and not is_anothers
+        if is_hooked:
+            if known.agent is None:
+                self._watch(known, agent)
+            known.last = agent.messages[-1] if agent.messages else None
+        if place is None or place is not known.place or place.is_over:  # it was not known when its run began
+            place = _remaining(place)
+            if is_hooked or (agent is None and place is not None and not place.is_claimed):
+                self._enter(known)
         role, parent = Role.MAIN, None
-        if place is not None:
-            role, parent = place.role_within(agent is None or _has_tools(agent)), place.agent_id
+        if (place := _remaining(place, known.id)) is not None:
+            role, parent = place.role_within(agent is None or _has_tools(agent)), place.owner
+        elif known.id not in self._main_agents:
+            self._note_main(known.id)
         return Caller(
             agent=getattr(agent, "name", None),
             agent_id=known.id,
@@ -178,11 +246,42 @@ class Callers:
             is_hooked=is_hooked,
         )
 
+    def identify_structured(self) -> Caller:
+        """The caller of `structured_output`, which no agent passes anything to know it by."""
+        place = _current_place.get()
+        if place is None or place.is_left or place.in_tool or place.is_invocation:
+            return self._identify_stray(None)
+        return Caller()  # in an agent, but in no invocation of it: its own method asks
+
+    def _identify_stray(self, attempt: str | None) -> Caller:
+        """The caller of a call without an agent."""
+        begun = _current_place.get()
+        place = _remaining(begun)
+        if begun is not None and not begun.is_claimed:  # memory, too, asks for the model's name
+            begun = None if begun.outer is None or begun.outer.in_tool else begun.outer
+        if begun is not None and begun.task is not None and begun.task() is not asyncio.current_task():
+            place = begun  # memory extracts beyond the loop, in a task that it began there
+        if place is not None:
+            return Caller(role=place.role_within(None), parent_agent=place.owner, attempt=attempt)
+        if not self._main_agents:
+            return Caller(attempt=attempt)
+        agents = list(self._main_agents)
+        return Caller(role=Role.SUMMARY, parent_agent=agents[0] if len(agents) == 1 else None, attempt=attempt)
+
+    def _note_main(self, agent_id: str) -> None:
+        """An agent calls this model, so calls by nobody known were not an agent's."""
+        self._main_agents.setdefault(agent_id)
+        for turn in self._strays:
+            self._forest.attribute(turn, Role.SUMMARY, agent_id)
+        self._strays.clear()
+
     def watch(self, agent: Any) -> None:
         """Know an agent, from now on, by hooks."""
         known = self._known_by(agent.cancel_signal)
-        if known.agent is not None:
-            return
+        if known.agent is None:
+            self._watch(known, agent)
+
+    def _watch(self, known: _Known, agent: Any) -> None:
         known.agent = weakref.ref(agent)
         # Not only where it is needed: another agent may take over a malformed call, in a snapshot.
         agent.add_hook(self._answer_malformed_call, BeforeToolCallEvent)
@@ -193,20 +292,33 @@ class Callers:
         agent.add_hook(lambda event: known.leave(), AfterInvocationEvent, order=HookOrder.SDK_LAST + 1)
         agent.add_middleware(ExecuteToolStage, partial(self._in_tool, known))
 
-    def _known_by(self, signal: threading.Event) -> _Known:
+    def _known_by(self, signal: threading.Event, place: _Place | None = None) -> _Known:
+        """The agent with this signal; one that is new has the identity of the unclaimed place that it calls from."""
         known = self._known.get(signal)
-        return known or self._known.setdefault(signal, _Known(id=f"agent-{next(_agents)}"))
+        if known is None:
+            place = _remaining(place)
+            is_its_own = place is not None and not place.is_claimed
+            known_id = place.owner if place is not None and is_its_own else _new_id()
+            known = self._known.setdefault(signal, _Known(id=known_id))
+        return known
 
     # ---- places ------------------------------------------------
 
     def _enter(self, known: _Known) -> None:
-        known.place = _Place(agent_id=known.id, outer=_place())
-        _current_place.set(known.place)
+        place = _remaining(_current_place.get())
+        if place is None or place.is_claimed:
+            place = _Place(outer=place)
+        place.agent_id, place.is_claimed, place.task = known.id, True, _current_task()
+        if known.agent is not None:
+            place.begun = None  # its hooks say when it ends
+        known.place = place
+        _current_place.set(place)
 
     async def _in_tool(self, known: _Known, context: Any, next_fn: Any) -> AsyncGenerator[Any, None]:
         """Middleware around a tool of an agent, in the background too."""
         before, is_agent = _current_place.get(), getattr(context.tool, "tool_type", None) == "agent"
-        place = _Place(agent_id=known.id, outer=_place(), in_tool=True, in_agent_tool=is_agent)
+        outer = _remaining(before)
+        place = _Place(agent_id=known.id, outer=outer, in_tool=True, in_agent_tool=is_agent, task=_current_task())
         _current_place.set(place)
         try:
             async for event in next_fn(context):
@@ -222,6 +334,8 @@ class Callers:
         for call in turn.calls:
             if call.error is not None:
                 self._answers[call.id] = f"Error: malformed tool call, the tool was not run: {call.error}"
+        if caller.agent_id is None and caller.role is Role.MAIN:
+            self._strays.append(turn)
         if caller.is_hooked and caller.agent_id is not None:
             self._pending.setdefault(caller.agent_id, []).append(turn)
 
@@ -264,9 +378,9 @@ class Callers:
         if model is None or model.config["refused_results"] != RefusedResults.REPORT:
             return
         # Most results are one plain text, and to read each of them here would cost 80 calls of our code a turn.
-        if isinstance(content, list) and [*map(type, content)] == [dict] and [*content[0]] == ["text"]:
+        if type(content) is list and [*map(type, content)] == [dict] and [*content[0]] == ["text"]:
             text, is_any_text_shown = content[0]["text"], model.config["control_tokens"] != ControlTokens.ERROR
-            if is_any_text_shown and isinstance(text, str) and text.isascii():
+            if is_any_text_shown and type(text) is str and text.isascii():
                 return
         with suppress(MessageConversionError):  # the problem of each block is found below
             await model.read_images([read_message({"role": "user", "content": [{"toolResult": event.result}]})])

@@ -20,7 +20,7 @@ from strands.types.content import Messages, SystemContentBlock
 from strands.types.streaming import StreamEvent
 from strands.types.tools import ToolChoice, ToolSpec
 
-from .callers import Caller, Callers
+from .callers import Callers, NamedOptions
 from .conversation import Conversation, SampledTurn, TurnRequest
 from .conversation.limits import CallCancelled
 from .conversation.messages import (
@@ -33,7 +33,7 @@ from .conversation.messages import (
 from .conversation.options import MalformedCalls, SGLangConfig
 from .conversation.reply import read_constrained
 from .telemetry import note_turn
-from .trajectory import LengthLimit, Role, TokenManager, join_routed_experts
+from .trajectory import LengthLimit, TokenManager, join_routed_experts
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,8 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
         TypeError: An unknown option, neither or both of `client` and `base_url`, or a `tool_parser` of another type.
         ValueError: An option has a wrong value, or no parser has the name.
     """
+
+    _as_options = NamedOptions
 
     @cached_property
     def _callers(self) -> Callers:
@@ -186,9 +188,7 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
         Raises:
             StructuredOutputError: The answer was cut, or does not validate.
         """
-        caller = self._callers.identify(None, None)
-        if caller.role is not Role.TOOL:  # in a loop it may be the agent's own
-            caller = Caller()
+        caller = self._callers.identify_structured()
         request = TurnRequest(
             messages=prompt,
             system=system_prompt,
@@ -197,7 +197,9 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
             **caller.origin,
         )
         prepared = await self.prepare_aside(request)
-        completion = (await self.sample(prepared)).turn.completion
+        sampled = await self.sample(prepared)
+        self._callers.note_sampled(caller, sampled.turn)
+        completion = sampled.turn.completion
         text = self.decode(completion)
         yield {"output": read_constrained(output_model, completion, text, open=prepared.prompt.open)}
 

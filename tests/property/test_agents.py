@@ -1,9 +1,10 @@
 """Random episodes of teams on one model: every path has the right agent, role and parent, and no token is lost.
 
 Agents ask sub-agents (in the background too), agents as tools, members of a graph in a tool, tools that ask a model and
-judges in hooks, down to two levels; plug-ins inject context, and context managers summarise. All of them may have one
-name. The truth is in no reply: each agent's system prompt says its path, as in `main.sub2.tool5`, and a recorder in the
-client reads it in the prompt; a summary belongs to the agent whose loop was about to call.
+judges in hooks, before their own first call too, down to two levels; plug-ins inject context, context managers
+summarise, and so does the program between its requests. All of them may have one name. The truth is in no reply: each
+agent's system prompt says its path, as in `main.sub2.tool5`, and a recorder in the client reads it in the prompt; a
+summary belongs to the agent whose loop was about to call.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from provider_support import Replay, completion, make_agent, tokenizer
 from strands import Agent, tool
-from strands.hooks import AfterModelCallEvent, BeforeModelCallEvent
+from strands.agent.conversation_manager.compression.context_compression import generate_summary
+from strands.hooks import AfterModelCallEvent, BeforeInvocationEvent, BeforeModelCallEvent, MessageAddedEvent
 from strands.multiagent import GraphBuilder
-from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException
+from strands.types.exceptions import ContextWindowOverflowException, EventLoopException, MaxTokensReachedException
 from strands.vended_plugins.context_injector import ContextInjector
 from strands.vended_tools.subagent import make_subagent
 
@@ -37,6 +39,12 @@ ARGUMENTS = {
     "expert": ("input", ""),
 }  # fmt: skip
 """Tools, each with its argument and the name of who is asked."""
+JUDGED = (BeforeInvocationEvent, MessageAddedEvent, BeforeModelCallEvent, AfterModelCallEvent)
+CUT = (
+    MaxTokensReachedException,
+    ContextWindowOverflowException,
+    EventLoopException,
+)  # the last: of a judge
 _loop_of: ContextVar[str] = ContextVar("loop_of")
 
 
@@ -59,6 +67,8 @@ class Team:
     calls: list[tuple[list[int], list[int]]] = field(default_factory=list)
     askers: list[str] = field(default_factory=list)
     """Who asked, by call: the path of an agent, or that of the agent whose summary it is with `.summary`."""
+    broken: set[str] = field(default_factory=set)
+    """Judges that failed, and broke what they judge."""
     numbers: Any = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
@@ -101,18 +111,30 @@ class Team:
         injector = ContextInjector(lambda _: f"note {next(self.numbers)}", name="notes", trigger=trigger)
         agent = make_agent(self.model, tools=tools, system_prompt=system_prompt, plugins=[injector], **options)
         agent.add_hook(lambda event: _loop_of.set(path) and None, BeforeModelCallEvent, order=-1000)
-        agent.add_hook(self.judge, AfterModelCallEvent)
+        for event in JUDGED:
+            agent.add_hook(self.judge, event)
         agent.add_hook(self.maybe_retry, AfterModelCallEvent)
         return agent
 
     def member(self, system_prompt: str) -> Agent:
-        """An agent that asks nobody."""
-        return make_agent(self.model, tools=[self.look], system_prompt=system_prompt)
+        """An agent that asks nobody but judges."""
+        return make_agent(self.model, tools=[self.look], system_prompt=system_prompt, hooks=[self.judge_the_start])
 
-    async def judge(self, event: AfterModelCallEvent) -> None:
-        if self.rng.random() < 0.1:
-            prompt = f"I am {path_of(event.agent)}.judge{next(self.numbers)}!"
-            await make_agent(self.model, tools=[self.look], system_prompt=prompt).invoke_async("good?")
+    async def judge_the_start(self, event: BeforeInvocationEvent) -> None:
+        await self.judge(event)
+
+    async def judge(self, event: Any) -> None:
+        if self.rng.random() < 0.07:
+            path = f"{path_of(event.agent)}.judge{next(self.numbers)}"
+            judge = make_agent(self.model, tools=[self.look], system_prompt=f"I am {path}!")
+            try:
+                if self.rng.random() < 0.5:
+                    await judge.invoke_async("good?")
+                else:
+                    judge("good?")  # in a thread of its own
+            except CUT:
+                self.broken.add(path)
+                raise
 
     def maybe_retry(self, event: AfterModelCallEvent) -> None:
         event.retry = event.exception is None and self.rng.random() < 0.05
@@ -166,7 +188,10 @@ async def run(seed: int, background: bool, compaction: bool) -> Team:
     team = Team(random.Random(seed), background, compaction)
     main = team.agent("I am main!")
     for number in range(team.rng.randint(1, 3)):
-        with contextlib.suppress(MaxTokensReachedException, ContextWindowOverflowException):
+        if team.rng.random() < 0.3:
+            _loop_of.set("main")
+            await generate_summary([{"role": "user", "content": [{"text": f"part {number}"}]}], team.model)
+        with contextlib.suppress(*CUT):
             await main.invoke_async(f"request {number}", limits={"turns": 6})
     return team
 
@@ -191,7 +216,9 @@ def assert_each_token_is_trained_once_and_every_path_is_whose_it_is(team: Team) 
         assert row.role == ROLES.get(re.sub(r"\d+b?$", "", last), "main"), name
         assert row.trainable == (row.role in ("main", "subagent"))
         assert (row.agent_id is None) == (last == "summary")
-        assert (None if row.parent is None else names[row.parent]) == (outer or None)
+        assert (row.parent is None) == (outer == "")
+        # An invocation that a judge breaks before its agent's first call stays without a name.
+        assert names.get(row.parent) == outer or row.parent is None or (name in team.broken and row.parent not in names)
     named = {name for name in whose if not name.endswith(".summary")}
     assert len(names.keys() - {None}) == len(named)  # each agent has one identity
 

@@ -10,10 +10,18 @@ from typing import Any
 
 import pydantic
 import pytest
-from provider_support import Replay, add, call, make, make_agent, tokenizer
+from provider_support import Replay, add, after, call, make, make_agent, tokenizer
 from strands import Agent, tool
+from strands.agent.conversation_manager import SummarizingConversationManager
 from strands.agent.conversation_manager.compression.context_compression import generate_summary
-from strands.hooks import AfterInvocationEvent, BeforeModelCallEvent, HookOrder
+from strands.hooks import (
+    AfterInvocationEvent,
+    BeforeInvocationEvent,
+    BeforeModelCallEvent,
+    HookOrder,
+    MessageAddedEvent,
+)
+from strands.middleware import InvokeModelStage
 from strands.multiagent import GraphBuilder
 from strands.tools.executors import SequentialToolExecutor
 from strands.types.tools import ToolContext
@@ -129,25 +137,104 @@ async def test_members_of_a_swarm_are_agents_and_none_works_for_another_member()
     }  # fmt: skip
 
 
-async def test_what_a_plug_in_begins_after_the_loop_is_a_summary_and_what_the_program_asks_is_not() -> None:
+async def test_what_a_plug_in_begins_after_the_loop_is_a_summary() -> None:
     question: Any = [{"role": "user", "content": [{"text": "x"}]}]
     begun: list[Any] = []
 
     async def ask() -> None:
         assert [event async for event in model.stream(question)]
 
-    model, _ = make(["answer", "facts", "after", "later"])
+    model, _ = make(["answer", "facts"])
     agent = make_agent(model, name="boss")
     as_memory_does = HookOrder.SDK_LAST
     agent.add_hook(lambda _: begun.append(asyncio.create_task(ask())), AfterInvocationEvent, order=as_memory_does)
     await agent.invoke_async("go")
     await asyncio.gather(*begun)
-    await ask()
-    await asyncio.gather(ask())
     boss = model.trajectories[0].agent_id
     assert {sampled_text(path).partition("<")[0]: (path.role, path.parent) for path in model.trajectories} == {
-        "answer": ("main", None), "facts": ("summary", boss), "after": ("main", None), "later": ("main", None),
+        "answer": ("main", None), "facts": ("summary", boss),
     }  # fmt: skip
+
+
+class Verdict(pydantic.BaseModel):
+    yes: int
+
+
+QUESTION: Any = [{"role": "user", "content": [{"text": "x"}]}]
+ASKED: dict[str, Callable[[Any], Any]] = {
+    "an agent": lambda model: make_agent(model, name="judge").invoke_async("good?"),
+    "an agent in a thread": lambda model: asyncio.to_thread(make_agent(model, name="judge"), "good?"),
+    "the model": lambda model: generate_summary(QUESTION, model),
+    "the model, for a structure": lambda model: anext(model.structured_output(Verdict, QUESTION)),
+}
+HOOKS = (BeforeInvocationEvent, MessageAddedEvent, BeforeModelCallEvent, InvokeModelStage.Input)
+
+
+@pytest.mark.parametrize("hook", HOOKS, ids=str)
+@pytest.mark.parametrize("asked", ASKED)
+async def test_what_a_hook_of_a_plain_agent_asks_before_its_first_call_is_not_the_agents(hook: Any, asked: str) -> None:
+    todo = [ASKED[asked]]
+
+    async def ask(event: Any) -> Any:
+        while todo:
+            await todo.pop()(event.agent.model)
+        return event
+
+    model, _ = make(['{"yes": 1}', "done", '{"yes": 2}', "more", "next"])
+    agent = make_agent(model, name="boss")
+    add_hook = agent.add_middleware if hook is InvokeModelStage.Input else lambda stage, ask: agent.add_hook(ask, stage)
+    add_hook(hook, ask)
+    await agent.invoke_async("go")
+    todo.append(ASKED[asked])
+    await agent.invoke_async("on")
+    await make_agent(model, name="after").invoke_async("go")
+    name = "judge" if "agent" in asked else None
+    assert described(model.trajectories) == {
+        "1}": (name, "summary", "boss"), "2}": (name, "summary", "boss"), "more": ("boss", "main", None),
+        "next": ("after", "main", None),
+    }  # fmt: skip
+    assert [sample.agent_name for sample in samples_from_model(model)] == ["boss", "after"]
+
+
+async def test_a_guard_that_lets_its_agent_say_nothing_is_not_the_agent_and_the_next_one_is() -> None:
+    async def refuse(event: BeforeInvocationEvent) -> None:
+        await make_agent(event.agent.model, name="guard").invoke_async("good?")
+        event.cancel = "no"
+
+    model, _ = make(["bad", "fine", "done"])
+    await make_agent(model, name="boss", hooks=[refuse]).invoke_async("go")
+    for name in ("planner", "worker"):
+        assert model.config.get("model_id") is None  # by which the SDK shows that an agent begins something
+        await make_agent(model, name=name).invoke_async("go")
+    assert [(path.agent_name, path.role) for path in model.trajectories] == [
+        ("guard", "summary"), ("planner", "main"), ("worker", "main"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("when", ["before", "between"])
+async def test_what_a_program_asks_beside_its_agent_is_not_the_agents(when: str) -> None:
+    model, _ = make(["short", "done", "more"] if when == "before" else ["done", "short", "more"])
+    history = [message for text in "abcdef" for message in after(text)[:2]]
+    manager = SummarizingConversationManager(preserve_recent_messages=1)
+    agent = make_agent(model, name="boss", messages=history, conversation_manager=manager, context_manager=None)
+    if when == "between":
+        await agent.invoke_async("go")
+    agent.conversation_manager.reduce_context(agent)
+    for _ in range(2 if when == "before" else 1):
+        await agent.invoke_async("go on")
+    boss = model.token_manager and model.forest.current.agent_id
+    assert {sampled_text(path).split("<")[0]: (path.role, path.parent, path.trainable) for path in model.trajectories}[
+        "short"
+    ] == ("summary", boss, False)
+    assert {sample.agent_name for sample in samples_from_model(model)} == {"boss"}
+
+
+async def test_a_model_that_no_agent_calls_is_the_programs() -> None:
+    model, _ = make(["one", "two"])
+    for question in ("x", "y"):
+        assert [event async for event in model.stream([{"role": "user", "content": [{"text": question}]}])]
+    assert model.config.get("model_id") is None
+    assert [(path.role, path.trainable) for path in model.trajectories] == [("main", True)] * 2
 
 
 async def test_nodes_of_a_graph_and_a_program_work_for_nobody() -> None:

@@ -143,7 +143,12 @@ class TrajectoryForest:
         with self._lock:
             lost = {index for index, fate in self._records.fates.items() if fate in LOST_FATES}
             records = self._records
-            return _export(records.turns, discarded=lost, current=records.current)
+            exported = _export(records.turns, discarded=lost, current=records.current)
+            for path in exported:
+                if (found := records.attributed.get(path.order[-1])) is not None:
+                    path.role, path.parent = found
+                    path.trainable = path.role.is_agent
+            return exported
 
     # ---- locating ------------------------------------------------
 
@@ -265,6 +270,12 @@ class TrajectoryForest:
         with self._lock:
             if self._is_held(turn):
                 self._discard(turn)
+
+    def attribute(self, turn: Turn, role: Role, parent: str | None) -> None:
+        """Record whose a turn was that nobody was known for when it was sampled."""
+        with self._lock:
+            if self._is_held(turn):
+                self._records.attributed[turn.index] = role, parent
 
     @contextmanager
     def delivering(self, turn: Turn) -> Iterator[None]:

@@ -106,6 +106,8 @@ class Records:
     sorted_turns: int = 0
     by_step: dict[tuple[str | None, str], list[Turn]] = field(default_factory=dict)
     fates: dict[int, Fate] = field(default_factory=dict)
+    attributed: dict[int, tuple[Role, str | None]] = field(default_factory=dict)
+    """Role and parent of turns whose caller was not known when they were sampled, by index."""
     current: Turn | None = None
     sampled: int = 0
     call_count: int = 0
