@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from strands_env.environments.harbor.validation import CHEATS
+from strands_env.environments.harbor.validation import CHEATS, validate_tasks
+from strands_env.rewards.proof import TaskVerdict
 from tests.container_support import CHECK, make_task, require_images, root_with_python
 from tests.harbor_tasks.test_env import episode, nothing_is_left, shell
 
@@ -22,6 +23,7 @@ WON = "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt"
 FORGED = 'import os; open("/logs/verifier/reward.txt", "w").write("1"); os._exit(0)'
 TOOL = '#!/bin/bash\n[ "$(cat "$1" 2> /dev/null)" = 42 ]\n'
 """Stands for a program of the image that tests ask about the work."""
+MAKEFILE = "check:\n\t@[ $$(cat answer.txt) = 42 ]\n"
 PYTEST = "cd /app; python3 -m pytest -q -p no:cacheprovider /tests/check.py"
 CHEATS_OF_PYTHON = (
     "conftest", "pth-file", "python-archive", "python-home", "pytest-plugin", "replaced-library", "replaced-packages",
@@ -57,7 +59,7 @@ def image() -> str:
         place.write_text(text)
         place.chmod(0o755)
     (made / "opt/linked").symlink_to("/usr/local/tool")
-    for source in ("/usr/bin/perl", *Path("/usr/lib").glob("*-linux-gnu/perl-base"), "/sbin/ldconfig"):
+    for source in ("/usr/bin/perl", "/usr/bin/make", *Path("/usr/lib").glob("*-linux-gnu/perl-base"), "/sbin/ldconfig"):
         target = made / str(source).lstrip("/")
         if Path(source).is_dir():
             shutil.copytree(source, target)
@@ -187,9 +189,66 @@ FORGERIES = {
 
 def task_of(folder: Path, forgery: Forgery, **parts: str) -> Path:
     test = f"#!/bin/bash\n{{ {forgery.test}; }} && reward=1 || reward=0\necho $reward > /logs/verifier/reward.txt\n"
-    return make_task(
-        folder, image=image(), test=test, files={"tests/check.py": CHECK, "tests/expected.txt": "42\n"}, **parts
-    )
+    files = {"tests/check.py": CHECK, "tests/expected.txt": "42\n", "tests/Makefile": MAKEFILE}
+    return make_task(folder, image=image(), test=test, files=files, **parts)
+
+
+COPIED = "cp /tests/check.py /app; cd /app; {}"
+FORGED_PACKAGE = f"mkdir -p {{0}}; echo '{FORGED}' > {{0}}/__init__.py"
+FORGERIES_IN_WORK = {
+    "folder-of-a-tests-name": (
+        Forgery(COPIED.format("python3 -m pytest -q check.py"), FORGED_PACKAGE.format("/app/check")),
+        ["/app/check/__init__.py"],
+    ),
+    "package-around-the-tests": (
+        Forgery(COPIED.format("python3 -m pytest -q check.py"), FORGED_PACKAGE.format("/app")),
+        ["/app/__init__.py"],
+    ),
+    "module-on-a-path-of-the-tests": (
+        Forgery("PYTHONPATH=/app/src python3 -m pytest -q /tests/check.py", FORGED_PACKAGE.format("/app/src/pluggy")),
+        ["/app/src/pluggy/__init__.py"],
+    ),
+    "another-makefile": (
+        Forgery(
+            "cp /tests/Makefile /app; cd /app; make check",
+            "printf 'check:\\n\\t@true\\n' > /app/GNUmakefile",
+        ),
+        ["/app/GNUmakefile"],
+    ),
+}
+"""What the tests find in the work in place of their own: it wins, and is named."""
+
+
+@pytest.mark.parametrize("name", FORGERIES_IN_WORK)
+@pytest.mark.parametrize("verifier", ["task", "separate"])
+async def test_a_forgery_in_the_work_is_named(tmp_path: Path, name: str, verifier: str) -> None:
+    forgery, named = FORGERIES_IN_WORK[name]
+    task = task_of(tmp_path, forgery, head='artifacts = ["/app"]\n' if verifier == "separate" else "")
+    honest = await episode(task, shell(f"cd /; {WORK}"), "Done.", verifier=verifier)
+    assert honest.reward is not None and honest.reward.reward == 1.0, honest.error
+    assert "changed_programs" not in honest.reward.info
+    forged = await episode(task, shell(f"cd /; mkdir -p /app; {forgery.script}"), "Done.", verifier=verifier)
+    assert forged.reward is not None and forged.reward.reward == 1.0, forged.error
+    assert forged.reward.info["changed_programs"] == named
+
+
+@pytest.mark.parametrize("verifier", ["task", "separate"])
+async def test_compiled_files_in_place_of_the_tests_do_not_reach_them(tmp_path: Path, verifier: str) -> None:
+    forgery = Forgery(COPIED.format("python3 -c 'import check; check.test_answer()'"), CHEATS["compiled-modules"])
+    task = task_of(tmp_path, forgery, head='artifacts = ["/app"]\n' if verifier == "separate" else "")
+    script = f"export TEST_NAMES=check; {forgery.script}"
+    for options, reward in (({"verifier": verifier}, 0.0), ({"verifier": "in-place"}, 1.0)):
+        forged = await episode(task, shell(script), "Done.", **options)
+        assert forged.reward is not None and forged.reward.reward == reward, forged.error
+
+
+async def test_cheats_try_the_names_of_the_tests(tmp_path: Path) -> None:
+    task = task_of(tmp_path, FORGERIES_IN_WORK["folder-of-a-tests-name"][0])
+    (report,) = await validate_tasks([task], cheats=True, repeats=1, work=[])
+    assert "test-names" in report.cheats and report.verdict is TaskVerdict.HACKABLE, report
+    again = task_of(tmp_path / "other", FORGERIES_IN_WORK["another-makefile"][0])
+    (report,) = await validate_tasks([again], cheats=True, repeats=1)
+    assert report.cheats == ["runner-settings"], report
 
 
 REFUSED_IN_PLACE = ("conftest", "tests-that-are-there", "results-behind-a-link")

@@ -340,6 +340,15 @@ async def test_changed_programs_in_the_work_are_reported(tmp_path: Path) -> None
     assert result.reward.info["changed_programs"] == ["/app/.venv/pyvenv.cfg", "/app/conftest.py", "/app/json.py"]
 
 
+async def test_messages_of_harbors_agents_are_said_once_in_a_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strands_env.environments.harbor.trial._said", set())
+    for _ in range(2):
+        await episode(make_task(tmp_path), "Done.")
+    assert sum("web search" in message for message in caplog.messages) == 1
+
+
 async def test_grading_in_place_is_named_forgeable(tmp_path: Path) -> None:
     result = await episode(make_task(tmp_path), shell(SOLVED), "Done.", verifier="in-place")
     assert result.reward is not None and result.reward.info == {"rewards": {"reward": 1.0}, "forgeable": True}

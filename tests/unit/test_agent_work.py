@@ -7,6 +7,7 @@ import random
 import shutil
 import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from strands_env.sandbox.bubblewrap.guest.system import remove_tree
 from strands_env.sandbox.folders import remove_owned_folder
 from strands_env.sandbox.images import ImageSandbox
-from strands_env.sandbox.images.work import DEFAULT_WORK, AgentFiles, check_work, pattern_of_directory
+from strands_env.sandbox.images.work import DEFAULT_WORK, AgentFiles, LaidWork, check_work, pattern_of_directory
 from tests.container_support import require_images
 
 SITE = "app/v/lib/python3.11/site-packages"
@@ -257,8 +258,7 @@ def test_what_changed_outside_the_work_is_listed_by_the_highest_path_of_it(tmp_p
         ({}, {"app/json.txt": "", "app/json/x.py": "", "app/sub/json/__init__.py": "", "app/new/bin/x": ""}, []),
         ({"app/v/bin/py": "#!x"}, {"app/v": Path("mine"), "app/mine/bin/py": "#!y"}, ["/app/v"]),
         ({"app/v/bin/py": "#!x", "app/data/x": ""}, {"app/v": WHITEOUT, "app/data": WHITEOUT}, ["/app/v"]),
-        ({f"{SITE}/a.py": "1"}, {f"{SITE}/__pycache__/a.pyc": "x"}, [f"/{SITE}/__pycache__/a.pyc"]),
-        ({f"{SITE}/a.py": "1"}, {f"{SITE}/new/__pycache__/a.pyc": "x"}, []),
+        ({f"{SITE}/a.py": "1"}, {f"{SITE}/__pycache__/a.pyc": "x"}, []),
         ({}, {f"{SITE}/a.dist-info/entry_points.txt": "[pytest11]"}, [f"/{SITE}/a.dist-info/entry_points.txt"]),
         ({}, {f"{SITE}/a.dist-info/entry_points.txt": "[console_scripts]"}, []),
         ({"app/l": Path("/usr/bin")}, {"app/l/x": "y"}, []),
@@ -300,6 +300,59 @@ def test_changed_programs_are_reported(
 ) -> None:
     files = agent_files(tmp_path, image, layer)
     assert sorted(files.lay_work(["/app"], str(tmp_path / "laid"), move=True).changed_programs) == found
+
+
+TESTS = {
+    "test.sh": "cp -r /tests/. /app; cd /app/deep && prove t && make check && tool x; uv pip install Some-Helper==1",
+    "test_outputs.py": "from helpers import check\nimport json, mine, subprocess\nsubprocess.run(['runner', 'x'])",
+    "helpers.py": "",
+    "Makefile": "check:",
+    "expected.txt": "42",
+    "data/__init__.py": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "is_named"),
+    [
+        ("app/test_outputs/__init__.py", True), ("app/helpers/other.py", True), ("app/a/b/Helpers.so", True),
+        ("app/helpers", True), ("app/__init__.py", True), ("app/data/__init__.py", True),
+        ("app/tests/__init__.py", True), ("app/GNUmakefile", True), ("app/makefile", True),
+        ("app/a/EXPECTED.txt", True), ("app/.proverc", True),
+        ("app/.runner/settings", True), ("app/runner.config.js", True), ("app/runnerfile", True),
+        ("app/some_helper.py", True), ("app/deep/json.py", True),
+        ("app/answer.txt", False), ("app/mine/__init__.py", False), ("app/mine.py", False), ("app/test.py", False),
+        ("app/a/json.py", False), ("app/.gitignore", False), ("app/data/out.csv", False), ("app/runner.py", False),
+        ("app/unexpected.txt", False), ("app/profile", False),
+    ],
+)  # fmt: skip
+def test_what_tests_could_find_in_place_of_their_own_files_is_named(tmp_path: Path, path: str, is_named: bool) -> None:
+    image = {"usr/bin/runner": "", "usr/bin/x": ""}
+    files = replace(agent_files(tmp_path, image, {path: "changed"}), tests=[write(tmp_path / "tests", TESTS)])
+    laid = files.lay_work(["/app"], str(tmp_path / "laid"), move=True)
+    assert laid.changed_programs == ([f"/{path}"] if is_named else [])
+
+
+def test_compiled_files_of_the_agent_are_left_out_and_those_of_the_image_are_seen(tmp_path: Path) -> None:
+    image = {"app/__pycache__/a.pyc": "image's", "app/a.py": ""}
+    layer = {
+        "app/__pycache__/a.pyc": "forged",
+        "app/__pycache__/b.pyc": WHITEOUT,
+        "app/b/__pycache__/c.pyc": Path("/x"),
+    }
+    laid = agent_files(tmp_path, image, {**layer, "app/d.pyc": ""}).lay_work(
+        ["/app"], str(tmp_path / "laid"), move=True
+    )
+    assert listed(laid.folders[0]) == {"app/__pycache__": "empty", "app/b/__pycache__": "empty", "app/d.pyc": ""}
+    assert laid.changed_programs == laid.cut_links == []
+
+
+def test_work_that_is_in_use_is_named_and_left_as_it_is(tmp_path: Path) -> None:
+    layer = {"app/link": Path("/tests"), "app/a/__pycache__/b.pyc": "", "app/conftest.py": "", "srv/conftest.py": ""}
+    files = agent_files(tmp_path, {}, layer)
+    laid = LaidWork(files, files.layers, ["app"], in_use=True)
+    assert sorted(laid.changed_programs) == ["/app/a/__pycache__/b.pyc", "/app/conftest.py", "/app/link"]
+    assert laid.cut_links == [] and os.readlink(tmp_path / "layer0/app/link") == "/tests"
 
 
 def test_modules_are_named_everywhere_where_the_work_directory_says_nothing(tmp_path: Path) -> None:

@@ -102,6 +102,8 @@ class BubblewrapEnvironment(_Closable):
         """Tests run in it, perhaps over an artifact in the place of the work directory: then they start in `/`."""
         if self.grades:  # a container for tests alone: the agent's files are not its own
             self.snapshot_folder = None
+        self.uploaded: list[str] = []
+        """Where files of this machine went since it started, until the tests: the artifacts of a separate verifier."""
 
     @staticmethod
     def type() -> str:
@@ -156,6 +158,7 @@ class BubblewrapEnvironment(_Closable):
         await self.ensure_dirs(self._mount_targets(writable_only=True))
         if self.snapshot_folder is None:  # which has them, as the episode left them
             await self._upload_environment_dir_after_start()
+        self.uploaded.clear()
 
     async def stop(self, delete: bool) -> None:
         """End it, with everything in it; another call that does so is waited for."""
@@ -237,10 +240,12 @@ class BubblewrapEnvironment(_Closable):
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         """Copy a file of this machine into the sandbox, as root."""
+        self.uploaded.append(target_path)
         await self.sandbox.store_file(source_path, target_path)
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
         """Copy a folder of this machine into the sandbox, as root."""
+        self.uploaded.append(target_dir)
         await self.sandbox.write_folder(source_dir, target_dir)
 
     async def empty_dirs(self, dirs: Sequence[Any], *, chmod: bool = True) -> None:
@@ -268,9 +273,10 @@ class BubblewrapEnvironment(_Closable):
         self, *, source_dir: str, target_dir: Path | str, exclude: list[str]
     ) -> None:
         """Copy a folder of the sandbox, without some of it, to this machine; Harbor has the agent's own `tar` do it."""
+        compiled = [] if self.grades else ["__pycache__"]  # taken in place of their sources, without comparing
         with self._noting_failures():
             try:
-                await self.sandbox.read_folder(source_dir, target_dir, exclude=exclude)
+                await self.sandbox.read_folder(source_dir, target_dir, exclude=[*exclude, *compiled])
             except BaseException:
                 with contextlib.suppress(OSError):  # Harbor made it first: what was not copied must not look empty
                     os.rmdir(target_dir)

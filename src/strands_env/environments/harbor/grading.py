@@ -25,7 +25,7 @@ from strands_env.sandbox.folders import remove_owned_folder
 from strands_env.sandbox.images import ImageSandbox
 from strands_env.sandbox.images.layers import copy_upper, make_folder
 from strands_env.sandbox.images.paths import shown_path
-from strands_env.sandbox.images.work import DEFAULT_WORK, AgentFiles, check_work, pattern_of_directory
+from strands_env.sandbox.images.work import DEFAULT_WORK, AgentFiles, LaidWork, check_work, pattern_of_directory
 
 from .backend import BubblewrapEnvironment
 from .results import TaskFailedError
@@ -56,21 +56,25 @@ class WorkLayers:
         work: Patterns of paths beside the work directory; None for those that the task declares, or the default ones.
         learns: Take everything that the agent changes for work.
         by_products: Where `learns`: caches too.
+        compares: Make a digest of the work.
         by_step: Folders to stack above the image, by the number of the step; given ones are used as they are.
         learned_patterns: Where `learns`: the default paths, and what it changed beside them and the work directory.
         outside: What it changed outside its work, and the tests did not see.
         changed_programs: Programs and settings of interpreters in its work that the image has otherwise.
         cut_links: Links of its work that the tests did not see, as they lead out of it to what the agent must not use.
+        digest: Of the work that the last tests see; the same for the same work.
     """
 
     work: Sequence[str] | None = None
     learns: bool = False
     by_products: bool = False
+    compares: bool = False
     by_step: dict[int, tuple[str, ...]] = field(default_factory=dict)
     learned_patterns: list[str] | None = None
     outside: list[str] = field(default_factory=list)
     changed_programs: list[str] = field(default_factory=list)
     cut_links: list[str] = field(default_factory=list)
+    digest: str = ""
     _folder: str = ""
     _released: str = ""
     _agent: ImageSandbox | None = None
@@ -132,9 +136,13 @@ class WorkLayers:
         return (*([] if own is None else [own]), *(work or ()), *artifacts, *_ALWAYS)
 
     async def grade_in_fresh(
-        self, environment: BubblewrapEnvironment, task: TaskConfig, *, step: int, last: bool
+        self, environment: BubblewrapEnvironment, task: TaskConfig, *, step: int, last: bool, tests: Sequence[str]
     ) -> None:
-        """Replace the agent's container by one for the tests; `last` ends it, else `resume_agent` brings it back."""
+        """Replace the agent's container by one for the tests; `last` ends it, else `resume_agent` brings it back.
+
+        Args:
+            tests: Folders with the task's tests.
+        """
         agent, folder = environment.sandbox, ""
         if step in self.by_step:
             if last:
@@ -151,14 +159,7 @@ class WorkLayers:
                 agent = environment.sandbox
                 layer = agent.layer
             # From here on no process of the agent runs: its files can be walked without a race.
-            files = AgentFiles(
-                root=agent.image.root,
-                before=self._before,
-                layers=(*agent.layers, layer),
-                path_variable=agent.environment.get("PATH", ""),
-                directory=agent.workdir,
-                shown=tuple(agent.binds),
-            )
+            files = self._files(agent, (*agent.layers, layer), tests)
             place = os.path.join(folder or self._folder, f"step-{step}")  # moved, it stays on its file system
             self.by_step[step] = await default_threads.run(self._select, files, patterns, place, last)
         if not last:  # kept, with all that its next step may need
@@ -167,6 +168,27 @@ class WorkLayers:
         fresh = agent.sibling(layers=self.by_step[step], slots=_slots)
         environment.container = fresh
         await fresh.start()
+
+    async def inspect_artifacts(
+        self, environment: BubblewrapEnvironment, paths: Sequence[str], tests: Sequence[str]
+    ) -> None:
+        """Name the programs among artifacts that lie in a container for tests, before those run."""
+        sandbox = environment.sandbox
+        files, folders = self._files(sandbox, [sandbox.layer], tests), [sandbox.layer]
+        work = [posixpath.normpath(path).lstrip("/") for path in paths]
+        laid = await default_threads.run(functools.partial(LaidWork, files, folders, work, in_use=True))
+        self.changed_programs = sorted({*self.changed_programs, *laid.changed_programs})
+
+    def _files(self, sandbox: ImageSandbox, layers: Sequence[str], tests: Sequence[str]) -> AgentFiles:
+        return AgentFiles(
+            root=sandbox.image.root,
+            before=self._before,
+            layers=layers,
+            path_variable=sandbox.environment.get("PATH", ""),
+            directory=sandbox.workdir,
+            shown=tuple(sandbox.binds),
+            tests=tests,
+        )
 
     def _select(self, files: AgentFiles, patterns: Sequence[str], place: str, move: bool) -> tuple[str, ...]:
         changed = files.changes(patterns, by_products=self.learns and self.by_products)  # before its work is moved away
@@ -178,6 +200,8 @@ class WorkLayers:
             more = [] if changed.is_complete and len(changed.paths) <= 50 else ["(and more, which is not listed)"]
             self.outside = sorted({*self.outside, *map(shown_path, changed.paths[:50]), *more})
         laid = files.lay_work(patterns, place, move=move)
+        if self.compares:
+            self.digest = laid.digest()
         self.changed_programs = sorted({*self.changed_programs, *laid.changed_programs})
         self.cut_links = sorted({*self.cut_links, *laid.cut_links})
         return (self._before, *laid.folders)

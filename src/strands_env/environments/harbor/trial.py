@@ -122,6 +122,11 @@ class TaskVerifier(Verifier):
         try:
             if own is not None:
                 own.grades = True
+                if is_separate:
+                    tests = test_folders(self._trial.task_folder)
+                    await self._trial.layers.inspect_artifacts(own, own.uploaded, tests)
+            if self._trial.grades_in_fresh and (known := (self._trial.graded or {}).get(self._trial.layers.digest)):
+                return VerifierResult(rewards=dict(known))
             result = await super().verify()
             self._refuse_odd_numbers()
             return result
@@ -170,6 +175,8 @@ class TaskTrial:
         by_products: Where `learns`: caches too.
         given_layers: Work of another trial to grade again.
         is_control: It shows whether the same tests come to a reward without the agent.
+        graded: Rewards of other trials by the digest of their work, in a task of one step: the tests do not run again
+            on the same work.
     """
 
     task: str | Path
@@ -184,6 +191,7 @@ class TaskTrial:
     by_products: bool = False
     given_layers: WorkLayers | None = None
     is_control: bool = False
+    graded: Mapping[str, Mapping[str, float]] | None = None
 
     def __post_init__(self) -> None:
         if self.verifier not in VERIFIERS:
@@ -191,7 +199,9 @@ class TaskTrial:
         if self.keep_processes and self.verifier == "task":
             self.verifier = "in-place"
         self.task_folder = Path(self.task)
-        self.layers = self.given_layers or WorkLayers(work=self.work, learns=self.learns, by_products=self.by_products)
+        self.layers = self.given_layers or WorkLayers(
+            work=self.work, learns=self.learns, by_products=self.by_products, compares=self.graded is not None
+        )
         self.steps = 1
         self.grades_in_fresh = self.grades_in_place = False
         """Where the last tests ran, and whether any ran in the agent's container."""
@@ -249,6 +259,7 @@ class TaskTrial:
         elif config.steps and self.is_control:
             for step in config.steps:
                 step.min_reward = None  # each is to be graded
+        self._trial.agent.logger.addFilter(_say_once)
         self._trial.add_hook(TrialEvent.AGENT_START, self._agent_starts)
         self._trial.add_hook(TrialEvent.VERIFICATION_START, self._verification_starts)
         self._running = asyncio.create_task(self._trial.run())
@@ -270,9 +281,9 @@ class TaskTrial:
         if not self.keep_processes:
             self._spared = await running_processes(environment)
         config = self._trial.task.config
-        is_fresh = self.verifier == "task" and task_has_any_shared_verifier(config)
-        if isinstance(environment, BubblewrapEnvironment) and is_fresh and not self._graded:
-            self.layers.patterns(config, environment.sandbox.workdir)  # or nothing can be graded
+        if isinstance(environment, BubblewrapEnvironment) and self.verifier != "in-place" and not self._graded:
+            if self.verifier == "task" and task_has_any_shared_verifier(config):
+                self.layers.patterns(config, environment.sandbox.workdir)  # or nothing can be graded
             await self.layers.keep_start(environment)
         self._ready.set()
         if self.agent is None:
@@ -290,7 +301,8 @@ class TaskTrial:
             self.grading_failure = environment.hook_failure or self.grading_failure
         self.grades_in_fresh = is_shared and self.verifier == "task" and isinstance(environment, BubblewrapEnvironment)
         if self.grades_in_fresh:
-            await self.layers.grade_in_fresh(environment, config, step=step, last=step + 1 >= len(steps))
+            last, tests = step + 1 >= len(steps), test_folders(self.task_folder)
+            await self.layers.grade_in_fresh(environment, config, step=step, last=last, tests=tests)
         elif is_shared:
             self.grades_in_place = True
             await prepare_in_place(environment, spared=None if self.keep_processes else self._spared)
@@ -463,6 +475,22 @@ class TaskTrial:
                 import_path=f"{TaskVerifier.__module__}:{TaskVerifier.__name__}", kwargs={"trial": name}
             ),
         )
+
+
+_said: set[str] = set()
+
+
+def _say_once(record: logging.LogRecord) -> bool:
+    """Let each message of Harbor's agents through once in a process: a run has thousands of trials."""
+    message = record.getMessage()
+    is_new = message not in _said
+    _said.add(message)
+    return is_new
+
+
+def test_folders(task: Path) -> list[str]:
+    """Folders with a task's tests, those of its steps too."""
+    return [str(task / "tests"), *map(str, sorted(task.glob("steps/*/tests")))]
 
 
 @functools.cache

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from strands_env.rewards.proof import TaskVerdict
+from strands_env.sandbox.images.programs import NamesInTests
 
 from .results import Part, TaskFailedError, choose_reward
 from .sandbox import HarborSandbox
-from .trial import TaskTrial
+from .trial import TaskTrial, test_folders
 
 CHEAT_SECONDS = 120.0
 
 CHEATS: Mapping[str, str] = {
     file.stem: file.read_text(encoding="utf-8") for file in sorted(Path(__file__).with_name("cheats").glob("*.sh"))
 }
-"""Ways to a reward that have nothing to do with the task, as scripts of an agent."""
+"""Ways to a reward that have nothing to do with the task, as scripts of an agent.
+
+`TEST_NAMES` has the names of the task's tests and of their folders, of which an agent may guess each.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,22 +95,33 @@ async def validate_tasks(
         shipped = [*folder.glob("cheat.sh"), *folder.glob("solution/cheat.sh"), *sorted(folder.glob("cheats/*.sh"))]
         scripts = {f"shipped:{file.stem}": file.read_text(encoding="utf-8") for file in shipped}
         scripts |= CHEATS if cheats else {}
-        kinds = [*(("oracle", "nop") * repeats), *(list(scripts) * repeats)]
+        tests = NamesInTests.read(test_folders(folder))
+        names = sorted(name for name in tests.stems | tests.folders if name.isidentifier())
+        graded: dict[
+            str, dict[str, float]
+        ] = {}  # by the work: most cheats leave none, and are graded like doing nothing
+        is_plain = not (folder / "steps").exists()
 
         async def attempt(kind: str, learns: bool = False, **more: Any) -> tuple[str, float | None, str | None]:
-            known = {} if report.work is None else {"work": report.work}
+            known: dict[str, Any] = {} if report.work is None else {"work": report.work}
             agent = None if kind in scripts else kind
 
             async def cheat(part: Part) -> None:
-                await HarborSandbox(part.environment).exec(scripts[kind], timeout=CHEAT_SECONDS)
+                script = f"export TEST_NAMES={shlex.quote(' '.join(names))}\n{scripts[kind]}"
+                await HarborSandbox(part.environment).exec(script, timeout=CHEAT_SECONDS)
 
+            if is_plain and kind in ("nop", *CHEATS):
+                known["graded"] = graded if kind in CHEATS else {}
             trial = TaskTrial(folder, agent=agent, learns=learns, **{**options, **known, **more})
             async with slots:
                 try:
                     await trial.start()
                     if kind in scripts:
                         await trial.run_parts(cheat)
-                    reward = choose_reward(await trial.reward(), reward_key)
+                    rewards = await trial.reward()
+                    reward = choose_reward(rewards, reward_key)
+                    if kind == "nop":
+                        graded[trial.layers.digest] = rewards
                     # A solution that cannot be graded is the task's mistake, and a cheat's that it cannot is none.
                     return kind, reward, (trial.grading_failure or None) if kind == "oracle" else None
                 except TaskFailedError as error:
@@ -116,13 +132,14 @@ async def validate_tasks(
                         report.work = trial.layers.learned_patterns
 
         # The first solution says what counts as work; all others, its own repetition too, are graded by that.
-        first = await attempt(kinds.pop(0), learns=options.get("work") is None)
+        first = await attempt("oracle", learns=options.get("work") is None)
         if (learned := report.work) is not None and first[1] is not None and first[1] < 1.0:
             report.work = None  # perhaps its tests are among the few that need a cache
             again = await attempt("oracle", learns=True, by_products=True)
             first, report.work = (again, report.work) if (again[1] or 0.0) >= 1.0 else (first, learned)
         kinds_by_error: dict[str, dict[str, None]] = {}
-        for kind, reward, error in [first, *await asyncio.gather(*map(attempt, kinds))]:
+        honest = await asyncio.gather(*map(attempt, [*("nop",) * repeats, *("oracle",) * (repeats - 1)]))
+        for kind, reward, error in [first, *honest, *await asyncio.gather(*map(attempt, [*scripts] * repeats))]:
             report.rewards.setdefault(kind, []).append(reward)
             if error is not None:
                 kinds_by_error.setdefault(error, {})[kind] = None

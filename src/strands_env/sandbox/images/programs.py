@@ -7,7 +7,9 @@ import os
 import posixpath
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 from .paths import Stack, is_real, list_folder
 
@@ -26,6 +28,7 @@ _REPOSITORY = re.compile(r"(.*/)?(config(\.worktree)?|commondir|(hooks|info)(/[^
 """Settings of git where the folder has a `HEAD`: git takes every such folder for a repository, whatever its name."""
 _PLUGINS = re.compile(r"(.*/)?([^/]*\.)?(dist|egg)-info(/entry_points\.txt)?", re.IGNORECASE | re.DOTALL)
 PYTHON_LIBRARY = re.compile(r"(.*/)?lib(64)?/python3[^/]*/.*", re.DOTALL)
+_NEVER = r"(?!)"
 MODULE = re.compile(r"([^.]+)(\.pyc?|(\..*)?\.so)", re.DOTALL)
 RUNNERS = {"_pytest", "attr", "attrs", "colorama", "exceptiongroup", "execnet", "iniconfig", "packaging", "pluggy"}
 RUNNERS |= {"py", "pygments", "pytest", "tomli", "typing_extensions", "xdist"}
@@ -47,6 +50,88 @@ _MAX_SETTINGS = 1 << 16
 """Bytes of a file of settings that are read; a longer one counts as one that leads astray."""
 MAX_WALKED = 200_000
 """Entries that a search looks at, so that a million files do not delay the reward."""
+_MAX_TEST_BYTES = 1 << 20
+"""Bytes of each file of the tests in which words are looked for."""
+_WORD = re.compile(r"[a-z_][\w.+-]*")
+_COMMAND = re.compile(r"(?:^|[;&|(`{]|\b(?:then|do|else|exec|sudo|time|env))[ \t]*([a-z_][\w.+-]*)", re.MULTILINE)
+_INSTALLS = re.compile(r"^.*(?:\binstall\b|\buvx\b|--with\b).*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamesInTests:
+    """Names in a task's tests that files of the work could stand in for, in lower case.
+
+    Tests are copied into the work, or look for modules there: then a file of one of these names is found in place of
+    theirs, and a setting of a program that they start is read.
+
+    Attributes:
+        files: Full names of their files. The script that Harbor runs, by its path, is not among them.
+        stems: Names of their files up to the first dot: what an import of them looks for.
+        folders: Names of their folders.
+        words: Words of their texts, such as folders in which they run, and modules.
+        programs: Words in the place of a command, and those that are names of programs of the image.
+        installs: Packages that they install themselves, spelt as modules.
+    """
+
+    files: frozenset[str] = frozenset()
+    stems: frozenset[str] = frozenset()
+    folders: frozenset[str] = frozenset()
+    words: frozenset[str] = frozenset()
+    programs: frozenset[str] = frozenset()
+    installs: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(cls, folders: Iterable[str], programs: Iterable[str] = ()) -> Self:
+        """Read the tests in these folders; one that is missing has none. `programs`: names of the image's."""
+        names: set[str] = set()
+        inner: set[str] = set()
+        words: set[str] = set()
+        commands: set[str] = set()
+        installs: set[str] = set()
+        for top in folders:
+            inner.add(posixpath.basename(top).lower())
+            for place, below, files in os.walk(top):
+                inner.update(name.lower() for name in below)
+                names.update(name.lower() for name in files if (place, name) != (top, "test.sh"))
+                for name in files:
+                    text = (_read_beginning(os.path.join(place, name), _MAX_TEST_BYTES) or b"").decode(errors="replace")
+                    words.update(_WORD.findall(text := text.lower()))
+                    if not name.endswith((".py", ".js", ".ts")):  # those start programs by name, which the image has
+                        commands.update(_COMMAND.findall(text))
+                    for line in _INSTALLS.findall(text):
+                        installs.update(word.partition("=")[0].replace("-", "_") for word in _WORD.findall(line))
+        return cls(
+            files=frozenset(names - {"__init__.py"}),
+            stems=frozenset(stem for name in names if (stem := name.partition(".")[0]) not in ("", "__init__")),
+            folders=frozenset(inner),
+            words=frozenset(words),
+            programs=frozenset(commands | (words & {name.lower() for name in programs})),
+            installs=frozenset(installs),
+        )
+
+    def are_found_at(self, path: str) -> bool:
+        """A file of the work is found in place of one of the tests, or is a setting of a program that they start."""
+        *folders, name = path.lower().split("/")
+        parent = folders[-1] if folders else ""
+        stem = name.partition(".")[0]
+        if name in self.files or stem in self.stems or not self.stems.isdisjoint(folders):
+            return True
+        if stem == "__init__" and parent in self.folders:  # run where tests that are copied beside it are collected
+            return True
+        # `make` reads a GNUmakefile before a Makefile.
+        if "." not in name and any(len(one) > 3 and name.endswith(one) for one in self.files if "." not in one):
+            return True
+        settings = _settings_of(self.programs)
+        return settings.fullmatch(name) is not None or (parent != ".git" and settings.fullmatch(parent) is not None)
+
+
+@functools.lru_cache(maxsize=64)
+def _settings_of(programs: frozenset[str]) -> re.Pattern[str]:
+    """The usual spellings of a program's settings: `.proverc`, `.cargo/`, `jest.config.js`, `Rakefile`."""
+    any_of = "|".join(map(re.escape, sorted(programs, key=len, reverse=True))) or _NEVER
+    hidden = rf"\.(?:{any_of})(?:rc|init|env|conf(?:ig)?|profile)?(?:[^a-z].*)?"
+    shown = rf"[a-z]*(?:{any_of})(?:file|lists|[._-]?(?:rc|conf(?:ig)?|cfg|ini|toml|json|ya?ml|xml))(?:[^a-z].*)?"
+    return re.compile(f"{hidden}|{shown}", re.DOTALL)
 
 
 @functools.lru_cache(maxsize=64)

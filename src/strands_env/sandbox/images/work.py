@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
+import hashlib
 import os
 import posixpath
 import re
 import stat
+import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -25,8 +27,8 @@ from .programs import (
     MAX_WALKED,
     MODULE,
     PROGRAM_FOLDERS,
-    PYTHON_LIBRARY,
     RUNNERS,
+    NamesInTests,
     is_program,
     is_setting,
     known_modules,
@@ -59,6 +61,8 @@ _MAX_NAMES = 2000
 _MAX_LISTED = 50
 """Entries of each list of findings."""
 _LOGS = "logs"
+_MAX_DIGESTED = 64 << 20
+"""Bytes of work that are compared with other work."""
 
 
 def check_work(paths: Iterable[str]) -> tuple[str, ...]:
@@ -126,6 +130,7 @@ class AgentFiles:
         path_variable: The image's `PATH`.
         directory: The work directory.
         shown: Paths where the container shows folders of this machine.
+        tests: Folders of this machine with the task's tests.
     """
 
     root: str
@@ -134,6 +139,7 @@ class AgentFiles:
     path_variable: str
     directory: str
     shown: Sequence[str] = ()
+    tests: Sequence[str] = ()
 
     def lay_work(self, work: Sequence[str], folder: str, *, move: bool) -> LaidWork:
         """Select the work into new folders, to be stacked above the image and `before`, the lowest first.
@@ -210,6 +216,11 @@ class AgentFiles:
         """Folders of the image's `PATH`."""
         return {part.strip("/") for part in self.path_variable.split(":")}
 
+    def names_in_tests(self) -> NamesInTests:
+        """Names in the task's tests, which an image may have of its own too."""
+        programs = (entry.name for folder in self.on_path for entry in list_folder(os.path.join(self.root, folder)))
+        return NamesInTests.read([*self.tests, os.path.join(self.root, "tests")], programs)
+
     # ---- one path ----------------------------------------------------------------------------------------------------
 
     def _lay_path(
@@ -283,10 +294,14 @@ class AgentFiles:
 class LaidWork:
     """Work in folders of its own, to be stacked above the image; none of it is left out of the inspection.
 
+    Python takes a compiled file in place of its source without comparing them, so `__pycache__` of the agent is
+    emptied: the image's own is there again, or Python compiles anew.
+
     Args:
         files: What the work was selected from.
         folders: The lowest first.
         paths: What was selected as work.
+        in_use: A container runs on the folders already, so that nothing may be taken out of them: it is named instead.
 
     Attributes:
         cut_links: Links that are left out, because they lead out of the work to what tests must not find there: the
@@ -295,8 +310,10 @@ class LaidWork:
             and links to folders outside the work, in which tests may write.
     """
 
-    def __init__(self, files: AgentFiles, folders: Sequence[str], paths: Sequence[str]) -> None:
-        self.folders, self._files = tuple(folders), files
+    def __init__(
+        self, files: AgentFiles, folders: Sequence[str], paths: Sequence[str], *, in_use: bool = False
+    ) -> None:
+        self.folders, self._files, self._in_use = tuple(folders), files, in_use
         self.cut_links: list[str] = []
         self.changed_programs: list[str] = []
         self._given = (files.before, files.root)
@@ -307,9 +324,35 @@ class LaidWork:
         self._hidden = hidden_folders(files.root)
         self._stack = Stack([*reversed(folders), *self._given], self._hidden)
         prefixes = {"usr", "usr/local", *map(posixpath.dirname, files.on_path)} - {""}
-        self._modules = known_modules(files.root, tuple(sorted(prefixes)))
+        self._tests = files.names_in_tests()
+        self._modules = known_modules(files.root, tuple(sorted(prefixes))) | self._tests.installs
         for folder in folders:
             self._inspect(folder)
+
+    def digest(self) -> str:
+        """The same for work that tests cannot tell apart but by its times; of its own where it cannot be read whole."""
+        found, left = [], _MAX_DIGESTED
+        for index, layer in enumerate(self.folders):
+            for folder in each_folder(layer):
+                for entry in folder.entries:
+                    try:
+                        status, content = entry.stat(follow_symlinks=False), b""
+                        if stat.S_ISLNK(status.st_mode):
+                            content = os.fsencode(os.readlink(entry.name, dir_fd=folder.descriptor))
+                        elif stat.S_ISREG(status.st_mode):
+                            left -= status.st_size
+                            if left < 0:
+                                return uuid.uuid4().hex
+                            opened = os.open(entry.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder.descriptor)
+                            with open(opened, "rb") as file:
+                                content = file.read()
+                        elif stat.S_ISDIR(status.st_mode):
+                            content = _opaque_mark(os.path.join(layer, *folder.names, entry.name)).encode()
+                    except OSError:
+                        return uuid.uuid4().hex
+                    owned = status.st_mode, status.st_uid, status.st_gid, status.st_rdev
+                    found.append(repr((index, folder.names, entry.name, owned, hashlib.sha256(content).hexdigest())))
+        return hashlib.sha256("\n".join(sorted(found)).encode(errors="surrogateescape")).hexdigest()
 
     def _inspect(self, layer: str) -> None:
         modes: list[int] = []
@@ -336,17 +379,25 @@ class LaidWork:
             paths.append(posixpath.join(paths[-1], folder.names[-1]) if depth else "")
             above = tops[-1] if depth else self._given
             tops.append([top for top in above if stat.S_ISDIR(mode_of(os.path.join(top, paths[-1])) or 0)])
+            is_compiled = posixpath.basename(paths[-1]) == "__pycache__"
             for entry in folder.entries:
+                if is_compiled and not self._in_use and not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.name, dir_fd=folder.descriptor)
+                    continue
                 path, is_link = posixpath.join(paths[-1], entry.name), entry.is_symlink()
+                if self._in_use and not self._is_work(path):
+                    continue
                 if not is_link and (len(self.changed_programs) > _MAX_LISTED or entry.is_dir(follow_symlinks=False)):
                     continue
                 place = os.path.join(layer, path)
                 original = next((one for top in tops[-1] if mode_of(one := os.path.join(top, path)) is not None), None)
                 if _is_equal(place, original, only_links=True):
                     continue
-                if is_link and self._leads_astray(paths[-1], entry.name, folder.descriptor):
+                leads_astray = is_link and self._leads_astray(paths[-1], entry.name, folder.descriptor)
+                if leads_astray and not self._in_use:
                     self._cut(entry.name, folder.descriptor, path)
-                if self._can_forge(path, place, original) and not _is_equal(place, original):
+                can_forge = self._can_forge(path, place, original) or (self._in_use and (is_compiled or leads_astray))
+                if can_forge and not _is_equal(place, original):
                     self._name(shown_path(path))
         if is_deep:
             self._name(f"(folders more than {_MAX_NAMES} deep, which were not looked at)")
@@ -382,9 +433,8 @@ class LaidWork:
         folder = posixpath.dirname(path)
         if folder in self._on_path or is_setting(path, place, self._stack) or self._shadows_module(path, place):
             return True
-        above, last = posixpath.split(folder)
-        if last == "__pycache__" and PYTHON_LIBRARY.fullmatch(path) and is_real(self._files.root, above):
-            return True  # Python takes it in place of the source
+        if self._tests.are_found_at(path):
+            return True
         if os.path.islink(place):
             target = self._stack.resolve(os.readlink(place), folder)
             if target is not None and not self._is_work(target) and self._stack.has(f"{target}/."):
@@ -399,12 +449,18 @@ class LaidWork:
         if (module := MODULE.fullmatch(name)) is not None:
             name = module[1]
             if name == "__init__":
+                if folder in self._roots:  # a package of whatever tests are copied beside it
+                    return True
                 folder, name = posixpath.split(folder)
         elif not os.path.islink(place):  # which may lead to a package
             return False
         if name in RUNNERS or name.startswith("pytest"):
             return True
-        return name in self._modules and (self._directory == "" or folder in self._roots)
+        # Anywhere where tests may lead Python: into the folders that they name.
+        is_root = (
+            self._directory == "" or folder in self._roots or posixpath.basename(folder).lower() in self._tests.words
+        )
+        return name in self._modules and is_root
 
 
 def _transfer(source: str, target: str, *, move: bool) -> None:
