@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pydantic
@@ -31,7 +30,7 @@ from strands_env.commands.display import summary_lines
 from strands_env.core import Action, Environment, Role, StepResult, TerminationReason, Trajectory
 from strands_env.eval import EvalSample, summarize
 from strands_env.eval.metrics import ScoreTable
-from strands_env.training import load_samples, samples_from_model, samples_from_step, save_samples
+from strands_env.training import samples_from_model, samples_from_step
 from strands_sglang import SGLangModel
 from strands_sglang.conversation import TurnRequest
 
@@ -319,7 +318,7 @@ def asking(name: str = "helper", **options: Any) -> Callable[[Environment], list
 HELPED = [calling("helper", task="q"), calling("ask", question="q"), "read", "helped", "done"]
 
 
-async def test_an_environment_labels_the_paths_of_all_its_models(tmp_path: Path) -> None:
+async def test_an_environment_labels_the_paths_of_all_its_models() -> None:
     result = await make_env(HELPED, asking()).step(GO)
     assert [(p.agent_name, p.agent_id, p.role, p.parent, p.trainable) for p in result.trajectories] == [
         ("agent", "agent-0", "main", None, True),
@@ -333,9 +332,7 @@ async def test_an_environment_labels_the_paths_of_all_its_models(tmp_path: Path)
     assert any(f"; {untrained} sampled and not meant to be trained" in line for line in lines)
     assert StepResult.from_json(result.to_json()).trajectories == result.trajectories
     samples = samples_from_step(result)
-    save_samples(samples, tmp_path / "s.jsonl")
-    loaded = load_samples(tmp_path / "s.jsonl")
-    facts = [(s.agent_name, s.agent_id, s.role, s.parent) for s in loaded]
+    facts = [(s.agent_name, s.agent_id, s.role, s.parent) for s in samples]
     assert facts == [(p.agent_name, p.agent_id, p.role, p.parent) for p in result.trajectories[::2]]
 
 

@@ -185,7 +185,12 @@ def row_of(sample: EvalSample, drift: Iterable[str] | None = None) -> HealthRow:
     malformed = metrics.get("parse_errors") or 0
     row.count("malformed", {"": malformed}, max(len(calls), malformed))
     errors = {each["toolUseId"] for turn in turns for each in turn.results if each.get("status") == "error"}
-    failed = Counter(call["name"] for call in calls if call["toolUseId"] in errors)
+    tools = result.observation.tools
+    offered = None if tools is None else {tool["function"]["name"] for tool in json.loads(tools)}
+    # A tool that the model made up has not failed; without a record of the tools nobody knows.
+    failed = Counter(
+        call["name"] for call in calls if call["toolUseId"] in errors and (offered is None or call["name"] in offered)
+    )
     row.count("failing-tool", failed, len(calls))
     row.working_tools = {call["name"] for call in calls if call["toolUseId"] not in errors}
     row.count_paths(samples_from_step(result, placement=None))
