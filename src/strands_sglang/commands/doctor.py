@@ -126,7 +126,7 @@ def _as_json(report: Report, source: Source, printed: str | None) -> dict[str, A
 # ---- the template that a user names
 
 
-_LOOKS_SPECIAL = re.compile(r"<[|｜][^<>|｜\s]{1,40}[|｜]>|</?s>|\[/?[A-Z_]{3,20}\]|<(?:start|end)_of_turn>")
+_LOOKS_SPECIAL = re.compile(r"<[|｜][^<>|｜\s]*\w[^<>|｜\s]*[|｜]>|</?s>|\[/?[A-Z_]{3,20}\]|<(?:start|end)_of_turn>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

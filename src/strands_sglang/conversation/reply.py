@@ -11,7 +11,7 @@ import pydantic
 
 from ..exceptions import StructuredOutputError
 from ..tokenizer import TokenizerAdapter
-from ..tool_parsers import ToolParser, ToolParseResult
+from ..tool_parsers import ParseOutput, ToolParser, ToolParseResult
 from ..tool_parsers.reasoning import SegmentKind, ThinkTokens
 from ..tool_parsers.values import JSONError, load_json
 from ..trajectory import Call, Completion, FinishType, Message, ToolCall, Turn
@@ -98,8 +98,9 @@ def read_reply(
     """
     request, tools = prepared.request, prepared.format.renderer.tools
     in_reasoning = prepared.prompt.open is not None
-    text = tokens.decode(without_stop(completion, tokens, None if tools is None else parser))
     finish = completion.finish
+    reads_calls = tools is not None and finish.type is FinishType.STOP and request.read_calls
+    text = tokens.decode(without_stop(completion, tokens, parser if reads_calls else None))
     matched = finish.matched if finish.type is FinishType.STOP else None
     stop_string = matched if isinstance(matched, str) and matched in text else None
     if request.trim_stop and stop_string is not None:
@@ -107,10 +108,14 @@ def read_reply(
 
     if request.constraints and in_reasoning and finish.type is FinishType.STOP and is_answer(text, parser.think_tokens):
         in_reasoning, parser = False, parser.with_think_tokens(None)
-    if tools is None or finish.type is not FinishType.STOP or not request.read_calls:
+    if not reads_calls:
         parsed = parser.parse_all(text, in_reasoning=in_reasoning, read_calls=False)
         return ReadReply(_reply(parsed.reasoning, parsed.text), (), _STOP_REASONS[finish.type], stop_string)
     parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
+    stop_id = completion.last_stop
+    if stop_id is not None and tokens.is_control(stop_id) and _ends_open(text, parsed, tokens.token_text(stop_id)):
+        text = text.removesuffix(tokens.token_text(stop_id))
+        parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
     reply_calls: list[Call] = []
     calls: list[ToolCall] = []
     visible = parsed.text
@@ -129,6 +134,12 @@ def read_reply(
         visible = "".join(text[each.start : each.end] for each in parsed.segments if each.kind in shown)
     stop_reason = STOP_TOOL_USE if reply_calls else STOP_END_TURN
     return ReadReply(_reply(parsed.reasoning, visible, reply_calls), calls, stop_reason, stop_string)
+
+
+def _ends_open(text: str, parsed: ParseOutput, stop: str) -> bool:
+    """True if the stop token that ends a family's calls has ended a reply in which none is open."""
+    shown = (SegmentKind.TEXT, SegmentKind.REASONING)
+    return text.endswith(stop) and bool(parsed.segments) and parsed.segments[-1].kind in shown
 
 
 def _reply(reasoning: str, visible: str, calls: Sequence[Call] = ()) -> Message:

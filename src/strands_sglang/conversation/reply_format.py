@@ -90,18 +90,24 @@ def learn_frame(parser: ToolParser, printed: PrintedReplies, *, with_calls: bool
     Returns:
         None for replies without a frame, and an empty text if they are read.
     """
-    replies = [reply for reply in printed.replies if with_calls or not reply.calls]
-    problem = ""
+    has_tags = parser.think_tokens is not None  # else the caller wants to see reasoning as text
+    replies = [each for each in printed.replies if (with_calls or not each.calls) and (has_tags or not each.thought)]
+    problem, fallback = "", None
     # The tags that the rendering shows serve where those known by name do not.
-    for tags in dict.fromkeys([None, printed.tags if parser.think_tokens is not None else None]):
+    for tags in dict.fromkeys([None, printed.tags if has_tags else None]):
         reader = parser.with_frame(ReplyFrame(tags=tags, opening=printed.opening))
         frame = replace(_learn(reader, replies), tags=tags, opening=printed.opening)
         reader = parser.with_frame(frame)
-        shown = [reply for reply, _, read in _read(reader, replies) if not _is_exact(reply, read)]
-        if not shown:
+        wrong = [(reply, read) for reply, _, read in _read(reader, replies) if not _is_exact(reply, read)]
+        if not wrong:
             return (frame if frame.texts or tags is not None else None), ""
-        problem = problem or f"its reply {shown[0].text!r} is not read back as its reasoning, text and calls"
-    return None, problem
+        for reply, read in wrong:
+            rest = f"{read.text} {read.reasoning}".replace(SAID, "").replace(THOUGHT, "")
+            if not problem and printed.has_marker(rest):
+                shown = reply.text.strip().replace(SAID, "TEXT").replace(THOUGHT, "REASONING")
+                problem = f"of its reply {shown!r}, {rest.strip()!r} is left beside reasoning, text and calls"
+        fallback = fallback or frame
+    return fallback if fallback is not None and fallback.texts else None, problem
 
 
 def _learn(parser: ToolParser, replies: Sequence[PrintedReply]) -> ReplyFrame:

@@ -22,7 +22,7 @@ THOUGHT: Final = "Rsn7XQ"
 SAID: Final = "Said7XQ"
 CALLED_TOOL: Final = "lookup"
 _ASKED: Final = "Usr1XQ"
-_TAG: Final = re.compile(r"</?[^<>\s]{1,64}>|\[/?[A-Z_]{2,32}\]")
+_TAG: Final = re.compile(r"</?[^<>\s]{1,64}>|\[/?[A-Z][A-Z_ ]{1,32}\]")
 
 
 def argument_of(number: int) -> dict[str, str]:
@@ -55,12 +55,18 @@ class PrintedReplies:
         tags: Texts that open and close reasoning; None if the template prints no past reasoning, or nothing around it.
         opens: The generation prompt begins a reasoning block.
         opening: The rest of the opening tag, where the generation prompt ends inside it.
+        specials: The special and added tokens of the tokenizer, as text.
     """
 
     replies: tuple[PrintedReply, ...] = ()
     tags: tuple[str, str] | None = None
     opens: bool = False
     opening: str = ""
+    specials: tuple[str, ...] = ()
+
+    def has_marker(self, text: str) -> bool:
+        """True if a special token stands in a text, or a tag that looks like one."""
+        return bool(_tokens(text, self.specials))
 
 
 class _Form(NamedTuple):
@@ -92,12 +98,14 @@ def print_replies(step: StepRenderer, opened: tuple[str, str] | None) -> Printed
     if thoughtful is not None:
         others = [form for form in forms if not form.thought and (form.said, form.calls) == thoughtful[3:]]
         tags = _tags(thoughtful, others, prompt, specials)
+        following = [form.before[len(stem) :] for form in others if form.before.startswith(stem)]
         if tags is not None and thoughtful.before.startswith(stem):
             left = thoughtful.before[len(stem) :].strip()
-            # Replies without reasoning do not follow a prompt that opened it, or they close it first.
-            following = [form.before[len(stem) :] for form in others if form.before.startswith(stem)]
-            if not following if left else all(tags[1] in before for before in following):
+            if not left and all(tags[1] in before for before in following):
+                opens = True
+            elif left and others and not following:  # no reply without reasoning can follow: the prompt has begun it
                 opens, opening = True, left
+                tags = stem[max(_tokens(stem, specials), default=len(stem)) :] + left, tags[1]
     closing = next((each[1] for each in (opened, tags) if each is not None), "")
     replies: dict[PrintedReply, None] = {}
     for form in forms:
@@ -107,17 +115,24 @@ def print_replies(step: StepRenderer, opened: tuple[str, str] | None) -> Printed
         # Not what can follow the prompt: it has closed the block of this reasoning, or it has opened one.
         if (not follows and not before.strip()) if form.thought else (inside and closing not in text):
             continue
+        if opening and not follows:
+            continue
         replies[
             PrintedReply(text=text, in_reasoning=inside, thought=form.thought, said=form.said, calls=form.calls)
         ] = None
     # Some templates print the text beside a call as reasoning.
     thoughts = {reply.text for reply in replies if reply.thought and not reply.said}
     kept = [reply for reply in replies if reply.thought or reply.text.replace(SAID, THOUGHT) not in thoughts]
-    return PrintedReplies(replies=tuple(kept), tags=tags, opens=opens, opening=opening)
+    return PrintedReplies(replies=tuple(kept), tags=tags, opens=opens, opening=opening, specials=specials)
 
 
 # The parts of the replies that are rendered: number of calls, reasoning, text.
-_KINDS: Final = ((0, "", SAID), (0, THOUGHT, SAID), *itertools.product((1,), ("", THOUGHT), ("", SAID)), (2, "", ""))
+_KINDS: Final = (
+    (0, "", SAID),
+    (0, THOUGHT, SAID),
+    *itertools.product((1,), ("", THOUGHT), ("", SAID)),
+    (2, THOUGHT, ""),
+)
 
 
 def _forms(step: StepRenderer, user: ChatMessage) -> Iterator[_Form]:
@@ -190,22 +205,33 @@ def _reply_start(before: str, prompt: str, specials: tuple[str, ...]) -> int:
 def _tags(form: _Form, others: list[_Form], prompt: str, specials: tuple[str, ...]) -> tuple[str, str] | None:
     """Texts that open and close the reasoning of a reply, given replies without it; None where nothing marks it."""
     between, said, _ = form.rest[len(form.thought) :].partition(form.said or argument_of(1)["q"])
-    tokens = _tokens(between, specials)
-    if not tokens or not said:
+    ends = [at + len(token) for at, token in _tokens(between, specials).items()]
+    if not said or not between.strip():
         return None
-    # What a reply without reasoning prints as well belongs to the text. At least one token closes the block: such a
-    # reply may print an empty one.
-    least = min(at + len(token) for at, token in tokens.items())
-    shared = [_common_end(between, other.before, specials) for other in others] if form.said else []
-    closing = between[: max(least, len(between) - max(shared, default=0)) if form.said else least].strip()
-    opening = form.before[_reply_start(form.before, prompt, specials) :].strip()
-    if not opening and not form.before.startswith(prompt.rstrip()):
-        return None  # the prompt has closed the block
-    if not opening:
-        own = [_whole_tokens(prompt, common_prefix(prompt, other.before), specials) for other in others]
-        own = [at for at in own if at < len(prompt)] or list(_tokens(prompt, specials))
-        opening = prompt[max(own, default=0) :].strip()
+    # What a reply without reasoning prints as well belongs to its text, unless it prints an empty block. The first
+    # token there is the end of the user's turn.
+    shared = []
+    for other in others if form.said else ():
+        first = next((at + len(token) for at, token in _tokens(other.before, specials).items()), 0)
+        shared.append(_common_end(between, other.before[first:], specials))
+    most = len(between) - max((length for length in shared if between[: len(between) - length].strip()), default=0)
+    before = form.before
+    # Of several tokens, the one that resembles the opening ends the block: <open>think<sep> and <close>think<sep>.
+    ends = [at for at in ends if at <= most] or [min(ends, default=len(between))]
+    end = max(ends, key=lambda at: (_shared(before, between[:at]), -at))
+    closing, opening = between[:end].strip(), before[_reply_start(before, prompt, specials) :].strip()
+    stem = prompt.rstrip()
+    if not opening and before.startswith(stem):  # else the prompt has closed the block
+        same = _shared(stem, closing)
+        if re.search(r"\w", stem[len(stem) - same :]) or not any(other.before.startswith(stem) for other in others):
+            starts = [at for at in _tokens(stem, specials) if at < len(stem) - same]
+            opening = stem[max(starts, default=0) :]
     return (opening, closing) if opening and opening != closing else None
+
+
+def _shared(a: str, b: str) -> int:
+    """Length of the longest common suffix."""
+    return common_prefix(a.rstrip()[::-1], b.rstrip()[::-1])
 
 
 def _common_end(a: str, b: str, specials: tuple[str, ...]) -> int:

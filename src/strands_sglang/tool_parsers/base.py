@@ -275,6 +275,7 @@ class ToolParser:
             text,
             think_tokens=self.think_tokens,
             in_reasoning=in_reasoning,
+            needs_opening=self.frame is not None and self.frame.tags is not None,
             find_begin=self.begin(text) if read_block else None,
             read_block=read_block,
         )

@@ -85,6 +85,7 @@ def scan(
     *,
     think_tokens: ThinkTokens | None = DEFAULT_THINK_TOKENS,
     in_reasoning: bool = False,
+    needs_opening: bool = False,
     find_begin: BlockFinder | None = None,
     read_block: BlockReader | None = None,
 ) -> list[TextSegment]:
@@ -97,6 +98,7 @@ def scan(
     Args:
         think_tokens: Tags of a reasoning block; None when the model has none.
         in_reasoning: The prompt ends inside a reasoning block, so the text starts in one.
+        needs_opening: A closing tag without an opening one closes nothing: the tag ends other messages, too.
         find_begin: Finds the begin of a tool-call block.
         read_block: Finds the end of a block; without both, calls are not looked for.
     """
@@ -106,7 +108,8 @@ def scan(
     opening, closing = think_tokens or ("", "")
     find_open, find_close = finder(opening, text), finder(closing, text)
     position = start = 0
-    reasoning_seen = inside = in_reasoning and think_tokens is not None
+    inside = in_reasoning and think_tokens is not None
+    reasoning_seen = inside or needs_opening
     while position < size:
         if inside:
             close_at = find_close(position)

@@ -1,0 +1,120 @@
+"""The round trip of replies: what a template prints for known parts has to be read back as these parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from strands_sglang.conversation.reply_format import choose_reader
+from strands_sglang.template import DeltaRenderer
+
+ADD: Any = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "note": {"type": "string", "description": "A note."},
+                "n": {"type": "integer", "description": "A number."},
+            },
+            "required": ["note", "n"],
+        },
+    },
+}
+THOUGHT = "First a look,\nthen 2 < 3?"
+SAID = "**425**, so: 425.\n\n- all of it"
+ASKED = "What is it?"
+PARTS = [(False, True, 0), (True, True, 0), (False, False, 1), (False, True, 1), (True, False, 1), (True, True, 1)]
+PARTS += [(False, False, 2), (True, True, 2)]
+
+Parts = tuple[str, str, list[dict[str, Any]]]
+
+
+def note(number: int) -> str:
+    return f"Zürich <b> {number}"
+
+
+def arguments(number: int) -> dict[str, Any]:
+    return {"note": note(number), "n": number}
+
+
+def printed(renderer: DeltaRenderer, *, function_ids: bool) -> Iterator[tuple[str, tuple[str, str] | None, Parts]]:
+    """Each reply as a model would sample it, the tags of the reasoning that it begins in, and its parts."""
+    render = renderer._checked.render  # in the forms that the template takes
+    asked = {"role": "user", "content": ASKED}
+    prompt = renderer.initial([asked]).rpartition(ASKED)[2]
+    for has_thought, has_text, count in PARTS:
+        if count and renderer.tools is None:
+            continue
+        ids = [f"functions.add:{number}" if function_ids else f"abcdefgh{number}" for number in range(count)]
+        turn: dict[str, Any] = {"role": "assistant", "content": SAID if has_text else ""}
+        if has_thought:
+            turn |= {"reasoning_content": THOUGHT, "reasoning": THOUGHT}
+        if count:
+            functions = [{"name": "add", "arguments": arguments(number)} for number in range(count)]
+            turn["tool_calls"] = [
+                {"id": each, "type": "function", "function": function}
+                for each, function in zip(ids, functions, strict=True)
+            ]
+        results = [{"role": "tool", "tool_call_id": each, "name": "add", "content": f"Got {each}."} for each in ids]
+        for following in ([], results or [{"role": "user", "content": "And then?"}]):
+            try:
+                whole = render([asked, turn, *following], generate=False).partition(ASKED)[2]
+            except Exception:  # not a shape of this template
+                continue
+            first = min((at for each in (THOUGHT, SAID, note(0)) if (at := whole.find(each)) >= 0), default=0)
+            start, goes_on = _start(whole[:first], prompt)
+            if start is None or (start == first and has_thought and not goes_on):
+                continue  # no reply to this prompt, which has closed the block, or ends inside the header of another
+            text = whole[start:]
+            last = text.rfind(note(count - 1)) if count else text.find(SAID) + len(SAID)
+            ends = [at for stop in renderer._step.vocabulary.stops if (at := text.find(stop, max(last, 0))) >= 0]
+            if following and not ends:
+                continue  # nothing tells where the turn ends
+            text = text[: min(ends, default=len(text))]
+            opened = renderer.report.opened_tags(prompt) if goes_on else None
+            parts = THOUGHT if THOUGHT in text else "", SAID if SAID in text else "", list(map(arguments, range(count)))
+            if not all(note(number) in text for number in range(count)) or not (parts[1] or count):
+                continue  # the template drops them
+            if opened and not parts[0] and opened[1] not in text:
+                continue  # no reply to this prompt, which has opened reasoning
+            yield text, opened, parts
+
+
+def _start(before: str, prompt: str) -> tuple[int | None, bool]:
+    """Where the reply starts in the text before its parts, and True if that text goes on where the prompt ends."""
+    if before.startswith(stem := prompt.rstrip()):
+        return len(stem), True
+    header = re.sub(r"<\w+>$", "", stem)  # without the reasoning that it opens
+    for end in (r"\S+$", r"<[^<>\s]+>$"):
+        found = re.search(end, header)
+        if found and found[0] in before and not found[0].startswith("<think>"):
+            return before.index(found[0]) + len(found[0]), False
+    same = next((at for at, (a, b) in enumerate(zip(before, prompt, strict=False)) if a != b), len(before))
+    if (
+        before[same : same + 1].isalpha()
+        and prompt[same : same + 1].isalpha()
+        and "<" not in before[:same].split(">")[-1]
+    ):
+        return None, False
+    return len(re.sub(r"<[^<>\s]*$", "", before[:same])), False
+
+
+def misread(renderer: DeltaRenderer) -> tuple[int, list[tuple[str, Any]]]:
+    """The number of replies read, and those that are not read back as their parts."""
+    reader = choose_reader(renderer)
+    wrong, count = [], 0
+    for text, opened, parts in printed(renderer, function_ids=reader.needs_function_ids):
+        count += 1
+        parser = reader.parser if opened is None else reader.parser.with_think_tokens(opened)
+        for sampled in (text, text + parser.tool_end_token):  # a stop token may end the call
+            read = parser.parse_all(sampled, in_reasoning=opened is not None, tools=renderer.tools)
+            if len(read.calls) == len(parts[2]):
+                break
+        got = read.reasoning.strip(), read.text.strip(), [call.input for call in read.calls]
+        if got != parts or any(call.name != "add" for call in read.calls):
+            wrong.append((text, got))
+    return count, wrong
