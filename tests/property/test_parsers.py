@@ -153,6 +153,10 @@ HOSTILE = [
     "<|tool_call_begin|><|tool_call_argument_begin|>",
     "<|tool_call_begin|>f<|tool_call_argument_begin|>{{<|tool_call_end|>",
     '<|tool_call_begin|>f<|tool_call_argument_begin|>["<|tool_call_end|>',
+    " to=self<|message|> to=f<|message|>{begin}",
+    "<|message_model|>f{begin}{{{end}",
+    '>>>f\n{{"a":["',
+    '{begin}]<]minimax[>[<invoke name="f">]<]minimax[>[<x>{end}',
 ]
 
 

@@ -170,3 +170,12 @@ FAMILIES = [
     Family("solar_open", SOLAR_OPEN, ("<|end|>", "<|calls|>")),
     Family("functionary", FUNCTIONARY, ("<|eot_id|>",)),
 ]
+
+
+def ended(parser: str) -> str:
+    """The template of a family with the stop token of the tests' tokenizer."""
+    (family,) = (family for family in FAMILIES if family.parser == parser)
+    text = family.template
+    for stop in family.stops:
+        text = text.replace(stop, "<|im_end|>")
+    return text

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from strands_sglang import SGLangModel
 from strands_sglang.conversation.reply_format import choose_reader
 from strands_sglang.template import ChatTemplate, DeltaRenderer
 from strands_sglang.tool_parsers import get_tool_parser
-from tests.provider_support import Replay, completion, make_agent, tokenizer
-from tests.unit.family_templates import FAMILIES, Family
+from tests.provider_support import assert_prefix_law, completion, make, make_agent
+from tests.unit.family_templates import FAMILIES, Family, ended
 from tests.unit.gateway_support import CHAT_TOOLS, rig
 
 SCHEMA = {
@@ -100,14 +99,6 @@ def test_a_printed_call_is_whole_where_its_recipient_begins_as_another_does(fami
         assert [(call.name, call.input) for call in parser.parse(printed + end)] == [(name, {"x": "y"})]
 
 
-def ended(family: Family) -> str:
-    """The template with the stop token of the tests' tokenizer."""
-    text = family.template
-    for stop in family.stops:
-        text = text.replace(stop, "<|im_end|>")
-    return text
-
-
 CALLS = {
     "kimi_k3": "So.<|close|>think<|sep|><|open|>response<|sep|>I add.<|close|>response<|sep|><|open|>tools<|sep|>"
     '<|open|>call tool="add" index="1"<|sep|><|open|>argument key="a" type="number"<|sep|>1<|close|>argument<|sep|>'
@@ -126,13 +117,9 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "family", [family for family in FAMILIES if family.parser in CALLS], ids=lambda each: each.parser
-)
-async def test_an_agent_of_each_kind_acts_and_answers(family: Family) -> None:
-    script = [completion(CALLS[family.parser]), completion(ANSWERS[family.parser])]
-    client = Replay(script)
-    model = SGLangModel(tokenizer=tokenizer(), client=client, chat_template=ended(family))
+@pytest.mark.parametrize("family", CALLS)
+async def test_an_agent_of_each_kind_acts_and_answers(family: str) -> None:
+    model, client = make([completion(CALLS[family]), completion(ANSWERS[family])], chat_template=ended(family))
     agent = make_agent(model)
     result = await agent.invoke_async("What is 1 + 2?")
     assert str(result).strip() == "It is 3."
@@ -142,12 +129,12 @@ async def test_an_agent_of_each_kind_acts_and_answers(family: Family) -> None:
     assert (call["toolUse"]["name"], call["toolUse"]["input"]) == ("add", {"a": 1, "b": 2})
     assert results["content"][0]["toolResult"]["content"] == [{"text": "3"}]
     assert len(client.prompts) == 2
+    assert_prefix_law(client, model)
 
 
 async def test_a_gateway_streams_the_parts_of_a_reply_of_several_messages() -> None:
-    (family,) = (family for family in FAMILIES if family.parser == "muse_glimmer")
     script = [completion(CALLS["muse_glimmer"]), completion(ANSWERS["muse_glimmer"])]
-    async with rig(script, chat_template=ended(family)) as session:
+    async with rig(script, chat_template=ended("muse_glimmer")) as session:
         messages: list[Any] = [{"role": "user", "content": "What is 1 + 2?"}]
         choice = (await session.chat(messages, tools=CHAT_TOOLS))["choices"][0]
         message = choice["message"]

@@ -16,6 +16,7 @@ from strands_sglang.backends.wrapper import BackendWrapper
 from strands_sglang.conversation.tool_calls import PrintedCalls, choose_tool_parser
 from strands_sglang.testing import Reply
 from strands_sglang.tool_parsers import TOOL_PARSER_REGISTRY, HermesToolParser
+from tests.unit.family_templates import ended
 
 ARGUMENTS = '{"city": "Zürich", "note": "two words"}'
 
@@ -169,6 +170,7 @@ async def test_a_tool_that_the_format_cannot_express_is_refused_before_anything_
 
 
 ADD: Any = {"tool": {"name": "add"}}
+DSML = '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="NAME">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
 NO_ARGUMENTS = '<tool_call>{"name": "NAME", "arguments": {}}</tool_call>'
 
 
@@ -179,6 +181,8 @@ NO_ARGUMENTS = '<tool_call>{"name": "NAME", "arguments": {}}</tool_call>'
         (HERMES_TEMPLATE, {"any": {}}, NO_ARGUMENTS.replace("NAME", "sub"), NO_ARGUMENTS.replace("NAME", "no")),
         (HERMES_TEMPLATE, ADD, NO_ARGUMENTS.replace("NAME", "add"), NO_ARGUMENTS.replace("NAME", "sub")),
         (calls_as(TAGS), ADD, "<tool_call><function=add><parameter=a>1</parameter>", "<tool_call><function=sub>"),
+        (ended("functionary"), {"any": {}}, ' sub\n{"a": 1}', "all\nThree."),
+        (ended("deepseek_v4"), ADD, DSML.replace("NAME", "add"), DSML.replace("NAME", "sub")),
     ],
 )
 async def test_a_forced_tool_choice_becomes_a_grammar(template: str, choice: Any, good: str, bad: str) -> None:

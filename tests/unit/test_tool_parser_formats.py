@@ -689,7 +689,7 @@ READ = [
     ("solar_open", SOLAR + solar_call(), "f!", "I look."),
     ("functionary", 'all\nSee:>>>f\n{"x": 1}>>>all\nok', "f", "all\nSee:ok"),
     ("functionary", 'all\n{"x": 1} >>> f(1)\n>>>f\n1', "", 'all\n{"x": 1} >>> f(1)\n>>>f\n1'),
-    ("functionary", 'f\n{"x": 1}', "f", ""),
+    ("functionary", ' f\n{"x": 1}', "f", ""),  # a grammar of a forced call allows the blank
     ("nemotron", LIST, "f! g", ""),
     ("minimax_m1", LINES, "f g", ""),
     ("minimax_m1", '<tool_calls>\n{"name": "g"}\noops\n{"name": "f"}\n</tool_calls>', "g f!", ""),

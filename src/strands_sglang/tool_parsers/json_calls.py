@@ -393,7 +393,7 @@ class FunctionaryToolParser(JSONToolParser):
 
     @property
     def _head(self) -> re.Pattern[str]:
-        return re.compile(rf"(?:\A|{re.escape(self.tool_start_token)})(?!all\n)([\w.-]{{1,256}})\n(?=\{{)")
+        return re.compile(rf"(?:\A\s{{0,20}}|{re.escape(self.tool_start_token)})(?!all\n)([\w.-]{{1,256}})\n(?=\{{)")
 
     def begin(self, text: str) -> BlockFinder:
         return finder(self._head, text)
