@@ -24,6 +24,7 @@ from benchmarks.shape import ROOT, markers, write_between
 from tests.tool_call_writer import InexpressibleError, render, write
 
 from strands_sglang.tool_parsers import BareToolParser, ParameterTypes, ToolParser, get_tool_parser
+from strands_sglang.tool_parsers.messages import MessageToolParser
 from strands_sglang.tool_parsers.tags import KEY, VALUE
 
 KEPT = ROOT / "benchmarks" / "results" / "serving_parsers.json"
@@ -54,6 +55,11 @@ PARSERS: dict[str, tuple[str | None, str | None]] = {
     "deepseek_v3": ("deepseekv3", "deepseek_v3"),
     "deepseek_v31": ("deepseekv31", "deepseek_v31"),
     "deepseek_v32": ("deepseekv32", "deepseek_v32"),
+    "deepseek_v4": ("deepseekv4", "deepseek_v4"),
+    "kimi_k3": ("kimi_k3", "kimi_k3"),
+    "minimax_m3": ("minimax-m3", "minimax_m3"),
+    "muse_glimmer": ("muse", "muse_glimmer"),
+    "inkling": ("inkling", "inkling"),
     "mistral": ("mistral", "mistral"),
     "llama_json": ("llama3", "llama3_json"),
     "gpt_oss": ("gpt-oss", None),
@@ -153,6 +159,7 @@ CHANGED: dict[str, Callable[[ToolParser], str | None]] = {
     "text behind the JSON": lambda p: in_json(p, changed(p, {"count": 77}, "77}", "77} ok")),
 }
 """Replies with one thing changed, by what it is; None where a format has no such reply."""
+BESIDE = {"text in front of a call", "two blocks of calls"}
 FOLLOWED = {"two blocks of calls", "a second end marker", "no end marker"}
 
 
@@ -164,9 +171,8 @@ def replies(name: str, parser: ToolParser) -> Iterator[tuple[str, str]]:
             text = make(parser)
         except InexpressibleError:
             continue
-        if title == "text in front of a call" and (name in IN_FRONT or isinstance(parser, BareToolParser)):
-            continue
-        if text and not (name in ENDS_TURN and title in FOLLOWED):
+        alone = isinstance(parser, BareToolParser | MessageToolParser) and title in BESIDE
+        if text and not alone and not (name in ENDS_TURN and title in FOLLOWED):
             yield title, IN_FRONT.get(name, "") + text
 
 
