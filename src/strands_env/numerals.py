@@ -8,7 +8,18 @@ from collections import deque
 from dataclasses import dataclass
 from fractions import Fraction
 
-from strands_env.sentences import ANSWER, IS, calmed, has_no_answer, is_denied, is_list, is_part
+from strands_env.sentences import (
+    ANSWER,
+    IS,
+    Remark,
+    calmed,
+    has_no_answer,
+    is_denied,
+    is_list,
+    is_part,
+    remarks,
+    takes_back,
+)
 
 _LONG = 4000
 """Digits above which a number is compared as text: Python converts no more than 4,300."""
@@ -125,7 +136,8 @@ def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
     text = _EITHER.sub(lambda pair: pair[1] if _value(pair[1]) == _value(pair[2]) != "" else pair[0], text)
     found: list[Numeral] = []
     answer: Numeral | None = None
-    is_stated, rest, end = False, "", 0
+    is_stated, rest, end, place = False, "", 0, 0
+    places: list[int] = []
     for core in deque(_CORE.finditer(text), maxlen=_LAST):
         before, after = text[max(0, core.start() - _AROUND) : core.start()], text[core.end() : core.end() + _AROUND]
         lead = _LEAD.search(before)
@@ -133,18 +145,30 @@ def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
         head = before[: lead.start()]
         numeral = None
         sentence = re.split(r"[.!?;\n](?:\s|$)", head)[-1] + re.split(r"[.!?;\n](?:\s|$)", after)[0]
-        is_other = _OTHER_BEFORE.search(head) or _OTHER_AFTER.match(after) or has_no_answer(sentence)
+        is_reason = found and re.search(r"(?i)\d[^.\n]*\b(?:because|since)\b[^,;.\n]*\Z", head)
+        is_other = is_reason or _OTHER_BEFORE.search(head) or _OTHER_AFTER.match(after) or has_no_answer(sentence)
         if not (is_other or is_part(head, after) or is_denied(head, after)):
             start = core.start() - len(lead[0])
             is_negative = any(sign and sign.strip().lower() not in "+" for sign in lead.groups())
             numeral = _read(core, text[start : core.end()].strip(), is_negative)
             found.append(numeral)
+            places.append(start)
             rest, end = rest + text[end:start], core.end()
         if _STATED.search(head):
-            answer, is_stated = numeral, True
+            answer, is_stated, place = numeral, True, core.end()
         elif numeral is not None and (not is_stated or (answer is None and re.search(r"[=≈]\s*\Z", head))):
-            answer = None if re.search(r"\d \Z", head) else numeral  # numbers side by side
-    return found, None if is_list(text.strip()) else answer, rest + text[end:]
+            answer, place = None if re.search(r"\d \Z", head) else numeral, core.end()  # numbers side by side
+    given = answer
+    for remark, at in remarks(text[place:]) if answer is not None else ():
+        later = next(((one, start) for one, start in zip(found, places, strict=True) if start >= place + at), None)
+        if remark is Remark.DENIED:
+            given = None
+        elif remark is Remark.CONFIRMED:
+            given = given or answer
+        elif later is not None and not text[place + at : later[1]].strip(" *$\n(=:"):
+            given = later[0] if remark is Remark.CORRECTED or later[0] == answer else None
+    is_choice = is_list(text.strip()) and not takes_back(text)
+    return found, None if is_choice else given, rest + text[end:]
 
 
 def number_in_words(text: str) -> int | None:

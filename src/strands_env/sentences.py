@@ -33,7 +33,7 @@ _NOT_IT = (
 
 _DENIED_BEFORE = re.compile(
     rf"""(?i)(?:
-        (?:\b(?:not|never|cannot|nicht|kein|pas|jamais|no\ es|non\ è|não\ é|не
+        (?:\b(?:all\ but|everything\ but|not|never|cannot|nicht|kein|pas|jamais|no\ es|non\ è|não\ é|не
             |reject(?:ed|s)?|eliminated?|excluded?|ruled?\ out|discard(?:ed)?|anything\ but
             |except(?:\ for)?|nobody\ says|other\ than|(?:differs?|different|far)\ from|unequal\ to
             |exceeds?|neither)|n['’]t|不是|并非|不等于)
@@ -57,6 +57,7 @@ _SUPPOSED = re.compile(
       | (?:people|students?|others|someone|some|many|they|(?:one|you)(?=\ (?:would|could|might|may)))\s+
         (?:(?:would|could|might|may|often|wrongly|mistakenly|first)\s+)*
         (?:choose|chose|pick|select|go\ with|say|think|answer)
+      | if\b[^.!?\n]*\bwere\b[^.!?\n]*\bwould
       | I\s+(?:(?:first|initially|originally)\s+)?(?:thought|assumed|suspected)
     ){_STATING}{_OPENING}""",
     re.VERBOSE,
@@ -64,8 +65,8 @@ _SUPPOSED = re.compile(
 _DENIED_AFTER = re.compile(
     rf"(?i){_CLOSING}(?:,?\s*\b(?:(?:which|that|it)\s+)?(?:is|was|would\s+be|must\s+be|seems|has\s+been|can\s+be|ist|est|es|è|é)\s*"
     rf"(?:(?:also|definitely|clearly|obviously|certainly|simply|plainly)\s+)?(?:(?:the\s+|an?\s+)?{_WRONG}\b|{_NOT_IT})"
+    r"|\s*\b(?:is|are|was|would\s+be|seems)\s+(?:far\s+|much\s+|way\s+)?too\s+(?:many|much|few|little|large|small|big|high|low|long|short)\b"
     rf"|\s*\b(?:can|could|would)\s*(?:not|n['’]t)\s+be\b|\s*\?\s*(?:no|not|nope|never|wrong)\b"
-    rf"|\s*[.!,;-]*\s+(?:no,\s+)?(?:that|this|it)(?:['’]s|\s+is|\s+was)\s+(?:{_WRONG}\b|{_NOT_IT})"
     r"|\s*(?:是错|不对|不正确|では(?:ない|ありません)|じゃない|[가이]\s*아니))"
 )
 _PART_BEFORE = re.compile(
@@ -96,7 +97,7 @@ _ANOTHER_AFTER = re.compile(
     re.VERBOSE,
 )
 _NO_ANSWER = re.compile(
-    r"(?i)\b(?:no\s+answer|unknown(?=\s*[.!,;]|\s*\Z)|no\s+idea|unable\s+to|(?:could|can|do|did)(?:\s+not|n['’]t)\s+"
+    r"(?i)\b(?:no\s+answer|unknown(?=\s*[.!,;]|\s*\Z)|no\s+idea|unable\s+to|(?:(?:could|can|do|did)(?:\s+not|n['’]t)|can['’]t)\s+"
     r"(?:finish|know|solve|determine|find|answer|say|tell)|cannot\s+(?:finish|solve|determine|find|answer|say|tell))\b"
 )
 _ITEM = (
@@ -106,7 +107,8 @@ _ITEM = (
 _LIST = re.compile(rf"(?i)\W*{_ITEM}(?:,\s*{_ITEM}){{2,}}")
 _DOUBT = re.compile(
     r"""(?i)\b(?:wait|hold\ on|h+m+|actually|correct(?:ion|ed)|scratch\ that|strike\ that|sorry|apolog\w+|w?oops|nope
-      |no[,.:;!]|my\ (?:bad|mistake)|on\ (?:second|further|closer)\ (?:thoughts?|reflection|inspection|look)
+      |no[,.:;!]|my\ (?:bad|mistake)|make\ (?:it|that)|I\ meant?|forgot(?:ten)?|missed|overlooked|no\ wait
+      |on\ (?:second|further|closer)\ (?:thoughts?|reflection|inspection|look)
       |second\ thoughts?|(?:instead|rather)(?!\ (?:of|than))
       |re-?\s?(?:check|consider|examin|think|calculat|comput|count|do|verif|read)\w*|revis\w+|chang\w+\ my
       |(?:double|triple)[- ]?check\w*|(?:let\ me|let['’]s)\ (?:\w+\ )?(?:check|verify|see)
@@ -120,16 +122,17 @@ _SUBJECT = (
     r"(?:(?P<pronoun>\b(?:that|this|it|which))|\bI|\b(?:the|my|our|this|that)\s+(?:\w+\s+){0,2}?(?:answer|result|value|solution|choice"
     r"|guess|claim|conclusion|reasoning|calculation|computation|count)|\bthe\s+above|\b(?:what|which)\s+I\s+(?:said|wrote|gave|got|boxed))"
 )
-_AT_END = r"(?=\W*(?:[.,;:!\n]|\Z|\b(?:as|because|since|after|for|but)\b))"
+_AT_END = r"(?=\W*(?:[.,;:!\n]|\Z|\b(?:as|because|since|after|but)\b))"
+_ELSEWHERE = r"(?!\s+(?:for|in|if|when|of|with|to|only)\b)"
 _REFUTED = rf"""(?:(?:also|clearly|obviously|actually|definitely|certainly|all|completely|totally|just|simply)\s+)*
     (?:an?\s+|the\s+)?(?:wrong|incorrect|false|mistaken?|invalid|erroneous|untrue|nonsense|impossible{_AT_END}|off\b{_AT_END}
-      |not\s+(?:quite\s+)?(?:right|correct|true|it\b{_AT_END}|valid|possible{_AT_END}|my\s+answer
+      |not\s+(?:quite\s+)?(?:right{_ELSEWHERE}|correct{_ELSEWHERE}|true{_ELSEWHERE}|it\b{_AT_END}|valid{_ELSEWHERE}|possible{_AT_END}|my\s+answer|what\s+(?:was|is)\s+(?:asked|wanted)
         |(?:the|an?)\s+(?:\w+\s+)?(?:answer|solution|option)))\b"""
 _DENIES = re.compile(
     rf"""(?i){_SUBJECT}(?:['’][sm]|\s+(?:is|was|am|seems|looks|must\s+be|turns\s+out\s+to\s+be|has\s+to\s+be))\s+{_REFUTED}
       |{_SUBJECT.replace("<pronoun>", "<other>")}(?:\s+(?:is|was|does|can|could)(?:n['’]t|\s+not)|\s+cannot|\s+can['’]t)
        \s+(?:be\s+)?
-       (?:right\b|correct\b|true\b|it\b{_AT_END}|so\b{_AT_END}|work{_AT_END}|possible{_AT_END}
+       (?:right\b{_ELSEWHERE}|correct\b{_ELSEWHERE}|true\b{_ELSEWHERE}|it\b{_AT_END}|so\b{_AT_END}|work{_AT_END}|possible{_AT_END}
          |(?:the|an?)\s+(?:\w+\s+)?(?:answer|solution)\b)
       |\b(?:do\s+not|don['’]t)\s+(?:think|believe)\s+(?:that['’]?s?|this|it['’]?s?)\s+(?:is\s+|was\s+)?(?:right|correct|true)\b
       |\bI\s+(?:take\s+(?:that|it|this)\s+back|retract|withdraw|mis(?:read|spoke|counted|calculated|took|understood|wrote))\b
@@ -152,7 +155,7 @@ _EARLIER = re.compile(
     r"(?i)\b(?:earlier|at\s+first|initially|originally|(?:first|previous|other)\s+(?:try|attempt|guess)|fixed|avoid)\b"
 )
 _ASIDE = re.compile(
-    r"""(?i)\W*(?:(?:and|but|because|note(?:\s+that)?|also|however),?\s+)?(?:if|unless|suppos\w+|assum\w+|imagine|had|were|for|with|when(?:ever)?
+    r"""(?i)\W*(?:(?:and|but|because|note(?:\s+that)?|also|however),?\s+)?(?:in\s+general|generally|more\s+generally|if|unless|suppos\w+|assum\w+|imagine|had|were|for|with|when(?:ever)?
       |in\s+(?:the|that|this|which|any)?\s*case|in\s+contrast|e\.g|as\s+an?\s+\w+|similarly|likewise|otherwise|some(?:one|body)?|many|most|people
       |students|others|any(?:one|body)|(?:one|you)\s+(?:might|could|would|may)|an?\s+(?:common|naive|typical|frequent|tempting)|another
       |the\s+(?:naive|tempting|obvious|usual|wrong|common|other|previous|smaller|larger|next|most\s+common))\b
@@ -164,19 +167,34 @@ _IS_NOW = (
     r"\s*(?:['’]s|\b(?:is|was|should\s+(?:be|have\s+been)|must\s+be|has\s+to\s+be|becomes|equals|comes\s+to)\b|[=:])\s*:?\s*"
     r"(?:(?:actually|really|in\s+fact|indeed|just|only|simply|thus|therefore)\s+)?"
 )
-_STATES = re.compile(rf"(?i)\banswer(?:\s+(?:to|for)\b[^.\n]{{0,60}}?)?{_IS_NOW}|\A[\s$*]*[.;,(]?\s*or\s+(?=[-$\d\\])")
+_STATES = re.compile(
+    rf"""(?i)(?:(?P<final>\b(?:final|true|correct|actual|right|real)\s+(?:answer|value|number|one|result))|\banswer)
+        (?:\s+(?:to|for)\s+(?:this|the|your)\s+(?:question|problem|puzzle|exercise))?{_IS_NOW}
+      |\A[\s$*]*[.;,(]?\s*or\s+(?=[-$\d\\])""",
+    re.VERBOSE,
+)
 _CORRECTS = re.compile(
     rf"""(?i)\b(?:it|that|this|result|value|number|total|count|sum|(?:right|correct|proper|true)\s+(?:one|choice|option|letter))
         {_IS_NOW}(?!(?:not|n['’]t)\b)
-      |\b(?:I\s+mean(?:t)?(?:\s+to\s+(?:say|write))?|make\s+(?:it|that)|correction|corrected|actually|rather|sorry|oops|no|nope|instead
+      |\b(?:I\s+mean(?:t)?(?:\s+to\s+(?:say|write))?|make\s+(?:it|that)|correction|corrected|actually|rather|sorry|oops|no|nope|(?:no\s+)?wait|instead
         |(?:on\s+)?(?:second|further)\s+thoughts?|my\s+(?:bad|mistake))[\s,.:;!—–-]*
         (?=(?:yes|no|true|false)\b|[-−$\\]*\(?\$?[-−$\\]*(?:\d[^\s,;!]*|[A-J]\)?)(?:\s+[^\W\d_]+)?\W*(?:[.,;!\n]|\Z))
       |\bnot\s+\S+\s*,?\s+but\s+(?:rather\s+)?""",
     re.VERBOSE,
 )
+_WITH = re.compile(r"(?i)\b(?:with|for|if|when|say|take|let)\b[^.\n]*\d")
+_ONLY_VALUE = re.compile(r"\W*-?[$£€]?(?:\d\S*|[A-J]|(?i:yes|no|true|false))\W*")
+_ONLY_NO = re.compile(r"(?i)\W*(?:h+m+|wait|oh|well)\W+no\W*")
 _POLAR_START = re.compile(r"(?i)\W*(?=(?:yes|no)\s*[,.;:!](?!\s*(?:really|indeed|correct|right|other|wait)\b))")
-_EXCLAMATION = re.compile(r"(?<=\d)!(?=[*_\"')]*(?:\s*\Z|\s+[A-Z]|[^\S\n]*\n))")
+_EXCLAMATION = re.compile(r"(?<=\d)([*_]{0,3})!(?=[*_\"')]*(?:\s*\Z|\s+[A-Z]|[^\S\n]*\n))")
 _WORDS = re.compile(r"[^\W\d_]{2,}[^!?\n]*\Z")
+_NONE = re.compile(
+    r"(?i)\A\W*(?:none|nothing|nobody|no\s+one)\b"
+    r"|\b(?:there\s+(?:is|are|were|was|will\s+be)|has|have|had)\s+(?:none|nothing|no\s+\w+)\b"
+    r"|\bno\s+\w+\s+(?:is|are|was|were|will\s+be|remains?)\b(?!\s+\w+ing)"
+)
+_NEAR, _LONG = 300, 1000
+"""Characters at the end of a text, and at the beginning of a sentence, in which remarks are looked for."""
 _CONFIDENCE = re.compile(
     r"(?i)(?<=\w)[^\w\n]*[.\n(\[][^\w]*(?:my\s+|with\s+)?(?:confidence|certainty)(?:\s+(?:level|score))?\b[^\n]*\s*\Z"
     r"|(?<=\w)\W*[.\n(\[,;–—-]\W*(?:(?:and\s+)?I\s+am\s+|I['’]m\s+)?(?:about\s+)?\d+\s?%\s+(?:sure|certain|confiden\w+)\b[^\n]*\s*\Z"
@@ -207,7 +225,7 @@ def remarks(after: str) -> list[tuple[Remark, int]]:
     ends = [match.span() for match in _SENTENCE_END.finditer(after)]
     starts = [0, *(end for _, end in ends)]
     for start, end in zip(starts, [*(begin for begin, _ in ends), len(after)], strict=True):
-        sentence, was_aside = after[start:end], is_aside
+        sentence, was_aside = after[start : min(end, start + _LONG)], is_aside
         is_question = sentence.rstrip().endswith("?")
         is_aside = is_question or (start > 0 and _ASIDE.match(sentence) is not None)
         doubt = _DOUBT.search(sentence)
@@ -225,8 +243,15 @@ def remarks(after: str) -> list[tuple[Remark, int]]:
         first = 0 if doubts else len(sentence) if doubt is None else doubt.start()
         for match in _STATES.finditer(sentence):
             if not is_supposed(sentence[: match.end()]):
-                here.append((match.end(), Remark.CORRECTED if match.end() > first else Remark.STATED))
-        here += [(match.end(), Remark.CORRECTED) for match in _CORRECTS.finditer(sentence, first)]
+                is_another = match["final"] or match.end() > first
+                here.append((match.end(), Remark.CORRECTED if is_another else Remark.STATED))
+        for match in _CORRECTS.finditer(sentence, first):
+            if not _WITH.search(sentence[: match.start()]):  # `with n = 2, it is 2`
+                here.append((match.end(), Remark.CORRECTED))
+        if doubts and _ONLY_VALUE.fullmatch(sentence):
+            here.append((0, Remark.CORRECTED))
+        if _ONLY_NO.fullmatch(sentence) and not was_aside:
+            here.append((len(sentence), Remark.DENIED))
         if start > 0 and not was_aside and (polar := _POLAR_START.match(sentence)):
             here.append((polar.end(), Remark.CORRECTED))
         doubts |= doubt is not None
@@ -268,7 +293,16 @@ def calmed(text: str) -> str:
 
 def without_confidence(text: str, question: str = "") -> str:
     """The text without a last remark on how sure it is, unless the question asks for that: `Confidence: 95%`."""
-    return text if re.search(r"(?i)confiden|certain", question) else _CONFIDENCE.sub("", text)
+    if re.search(r"(?i)confiden|certain", question):
+        return text
+    return text[:-_NEAR] + _CONFIDENCE.sub("", text[-_NEAR:])
+
+
+def says_none(text: str, question: str) -> bool:
+    """True if a question of how many there are is answered with none: `There are no apples left`."""
+    last = re.split(r"[.!?]\s+|\n", text.strip())[-1]
+    is_count = re.search(r"(?i)\bhow\s+(?:many|much)\b", question) is not None
+    return is_count and not re.search(r"\d|\\", last) and _NONE.search(last) is not None
 
 
 def is_aside(sentence: str) -> bool:

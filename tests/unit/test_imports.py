@@ -46,7 +46,7 @@ SGLANG_LAYERS = [
     ["__main__"],
 ]
 ENV_LAYERS = [
-    ["core", "mathematics", "numerals", "sentences", "trackers"],
+    ["choices", "core", "mathematics", "numerals", "sentences", "trackers"],
     ["sandbox", "backends", "options"],
     ["tools"],
     ["rewards"],

@@ -94,6 +94,187 @@ TABLE = r"""
 1 | yes | The answer is yes.
 1 | no | Is it prime? No.
 0 | no | Is it prime? No. Hmm, actually it is. Yes.
+0N | 12 | The answer is 12. Wait, no, it's 13.
+1N | 13 | The answer is 12. Wait, no, it's 13.
+0N | 12 | The answer is 12. Hmm, that's not right. It should be 13.
+1N | 13 | The answer is 12. Hmm, that's not right. It should be 13.
+0N | 12 | The answer is 12. I made an arithmetic error; it's 13.
+1N | 13 | The answer is 12. I made an arithmetic error; it's 13.
+0N | 12 | The answer is 12. That is wrong.
+0N | 12 | The answer is 12. Actually, that is incorrect.
+0N | 12 | The answer is 12, but I'm wrong about that.
+0N | 12 | We get 12. I made a mistake somewhere.
+0N | 12 | We get 12, but that is wrong.
+0N | 12 | We get 12, which is wrong.
+0N | 12 | We get 12, which can't be right.
+0N | 12 | Is it 12? No, it is 13.
+1N | 13 | Is it 12? No, it is 13.
+1N | 13 | Is it 12? No. 13.
+0N | 12 | 12? No, 13.
+1N | 13 | 12? No, 13.
+0N | 12 | 12. No, 13.
+1N | 13 | 12. No, 13.
+0N | 12 | 12... no, 13.
+0N | 12 | 12, sorry, 13.
+1N | 13 | 12, sorry, 13.
+0N | 12 | 12, I mean 13.
+1N | 13 | 12, I mean 13.
+0N | 12 | 12. Scratch that. 13.
+1N | 13 | 12. Scratch that. 13.
+0N | 12 | 12. Oops, 13.
+1N | 13 | 12. Oops, 13.
+0N | 12 | 12. Correction: 13.
+1N | 13 | 12. Correction: 13.
+0N | 12 | 12 - wait, 13.
+1N | 13 | 12 - wait, 13.
+0N | 12 | The answer is 12. Make that 13.
+1N | 13 | The answer is 12. Make that 13.
+0N | 12 | The answer is 12. No wait. 13.
+1N | 13 | The answer is 12. No wait. 13.
+0N | 12 | The answer is 12. Let me double-check: 5 + 8 = 13. So the answer is 13.
+1N | 13 | The answer is 12. Let me double-check: 5 + 8 = 13. So the answer is 13.
+1N | 12 | The answer is 12. Let me double-check: 5 + 7 = 12. Yes.
+1N | 12 | The answer is 12. Let me double-check: 12 - 7 = 5. Correct.
+1N | 12 | The answer is 12. Let me verify: 12 / 3 = 4, and 4 * 3 = 12.
+1N | 12 | The answer is 12. This is correct because 5 + 7 = 12.
+1N | 12 | The answer is 12. Wait, let me check that again. 5 + 7 = 12. OK.
+1N | 12 | The answer is 12. At first I thought it was 13.
+1N | 12 | I first thought it was 13, but the answer is 12.
+1N | 12 | My first guess was 13. That was wrong. The answer is 12.
+1N | 12 | It is 13? No, 12.
+1N | 12 | The answer is 12. I made a mistake at first and got 13, but then I fixed it.
+1N | 12 | The answer is 12. 13 would be wrong.
+1N | 12 | The answer is 12. 13 is wrong because it is odd.
+1N | 12 | The answer is 12. Anything else is wrong.
+1N | 12 | The answer is 12. It is not 13.
+1N | 12 | The answer is 12. You might think it is 13, but that is wrong.
+1N | 12 | The answer is 12. Some people say 13, but that is incorrect.
+1N | 12 | The answer is 12. If you counted the first one twice, you would get 13.
+1N | 12 | The answer is 12. With 6 players it would be 15.
+1N | 12 | The answer is 12. There is no error in this calculation.
+1N | 12 | The answer is 12. I checked it twice.
+1N | 12 | The answer is 12. I am 100% sure.
+1N | 12 | The answer is 12. I'm sure it's not 13.
+1N | 12 | The answer is 12. It took me 3 tries.
+1 | 12 | \boxed{12}¶¶This took 3 steps.
+1 | 12 | \boxed{12}. It is not the only way to do it.
+1 | 12 | \boxed{12}. That is not surprising.
+1 | 12 | \boxed{12}. This is not a coincidence: it is 3 times 4.
+1 | 12 | \boxed{12}. It is impossible to get 13.
+1 | 12 | \boxed{12}. Note that it is not a prime number.
+1 | 12 | \boxed{12}. It cannot be larger.
+1 | 12 | \boxed{12}. That is not true for larger boards.
+1 | 12 | \boxed{12}. If the board were larger, that would not be right.
+1 | 12 | \boxed{12}. The answer for the second part is 5.
+1 | 12 | \boxed{12}. In general the answer is n(n-1).
+1 | 12 | \boxed{12}. It is exactly 12.
+1 | 12 | \boxed{12}. That is 12 apples.
+1 | 12 | \boxed{12}. That's one dozen.
+1 | 12 | \boxed{12}. That is, 3 rows of 4.
+1 | 12 | \boxed{12}. Actually, this also holds for 13 players.
+1 | 12 | \boxed{12}. Wait, is that right? 3*4=12. Yes.
+1 | 12 | \boxed{12}. Hmm, does this make sense? There are 5 boys and 7 girls. So it does.
+1 | 12 | \boxed{12}. Let me double check with n = 2: it is 2. OK.
+0 | 12 | \boxed{12}. Wait, that's wrong.
+0 | 12 | \boxed{12}. Hmm, no.
+0 | 12 | \boxed{12}. Sorry, I meant \(13\).
+1 | 13 | \boxed{12}. Sorry, I meant \(13\).
+0 | 12 | \boxed{12}. Sorry, I meant 13.
+1 | 13 | \boxed{12}. Sorry, I meant 13.
+0 | 12 | \boxed{12}. The correct answer is 13.
+0 | 12 | \boxed{12}. Wait, I misread the question. The answer is 13.
+1 | 13 | \boxed{12}. Wait, I misread the question. The answer is 13.
+0 | 12 | \boxed{12}. I forgot one. It's 13.
+0 | 12 | \boxed{12} + 1, since I forgot one.
+0 | 12 | \boxed{12}. Disregard that.
+0 | 12 | \boxed{12}. This is not the answer.
+0 | 12 | \boxed{12}. That is not what was asked.
+0 | 12 | \boxed{12}. I don't think that's right.
+0 | 12 | \boxed{12} is incorrect.
+0 | 12 | \boxed{12} is not the answer.
+0 | 12 | \boxed{12}? No.
+0 | 12 | The answer is not \boxed{12}.
+0 | 12 | It is tempting to say \boxed{12}.
+0 | 12 | If it were even, the answer would be \boxed{12}.
+0 | 12 | A wrong answer is \boxed{12}.
+0 | 12 | \boxed{12}, but the true value is 13.
+0 | 12 | \boxed{12}. My final answer: 13.
+1 | 13 | \boxed{12}. My final answer: 13.
+0 | 12 | \boxed{12}. Final answer: 13
+0L | B | The answer is B. Hmm, that's wrong. It's C.
+1L | C | The answer is B. Hmm, that's wrong. It's C.
+0L | B | Answer: B. Sorry, I meant C.
+1L | C | Answer: B. Sorry, I meant C.
+0L | B | B. That is wrong.
+0L | B | Answer: B¶¶Wait, B is wrong. C is correct.
+1L | C | Answer: B¶¶Wait, B is wrong. C is correct.
+0L | B | B? No, C.
+1L | C | B? No, C.
+0L | B | The answer is B. I take that back.
+0L | B | The answer is B. Correction: C.
+1L | C | The answer is B. Correction: C.
+1L | B | The answer is B. C is wrong because it ignores gravity.
+1L | B | The answer is B. A, C and D are wrong.
+1L | B | The answer is B. Many students choose C.
+1L | B | B is correct. C would be correct if the sign were reversed.
+1L | B | B¶¶C is a common mistake.
+1L | B | Option B
+1L | B | (B)
+1L | B | B.
+1L | B | b
+1L | B | The answer is b.
+1L | B | The correct option is (B) 42.
+1L | B | B) 42
+1L | B | **B) 42**
+1L | B | Answer: B) Both A and C
+1L | B | Answer: B) None of the above
+1L | B | I choose B.
+1L | B | I'd go with B.
+1L | B | My answer is B.
+1L | B | It must be B.
+1L | B | Only B fits.
+1L | B | B is the only one left.
+1L | B | A and C are impossible, and D is too large, so B.
+1L | B | We can rule out A, C and D, leaving B.
+1L | B | By elimination, B.
+0L | B | A or B
+0L | B | Both A and B.
+0L | B | A and B are correct.
+0L | B | Either B or C.
+0L | B | It is not B.
+0L | B | B is wrong.
+0L | B | All but B.
+0L | B | Anything but B.
+0L | B | A, B, C, D
+0L | B | A B C D
+1 | yes | Yes, it is.
+1 | yes | Yes!
+1 | yes | Yes, because 7 is odd. It is not even.
+1 | yes | Is 7 prime? Yes, it is.
+1 | no | Is 8 prime? No, it is not.
+1 | no | No, it isn't.
+1 | no | Nope.
+1 | yes | Yep.
+1 | yes | Yeah, it is.
+1 | no | The answer is no.
+1 | no | Answer: No, it is divisible by 2.
+0 | no | Answer: No. Wait, yes.
+0 | yes | Yes. Actually no.
+1 | no | Yes. Actually no.
+0 | yes | Yes, no, maybe.
+0 | yes | Yes or no?
+0 | yes | I thought yes, but it is no.
+0 | yes | Not yes.
+1 | True | It is true.
+1 | True | The statement is true.
+0 | True | The statement is not true.
+0 | True | It isn't true.
+1 | False | The statement is not true.
+1 | False | That is false.
+1 | False | False. It does not hold for n = 2.
+0 | False | It is not false.
+0 | False | False? No, true.
+1 | True | False? No, true.
 """
 """Verdict, gold, answer (`¶` is a line break), question. `N` asks `NumberReward` too, `L` the reader of letters."""
 

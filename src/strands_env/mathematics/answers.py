@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from strands_env.numerals import NUMERAL, only_number, without_markup
+from strands_env.choices import find_letter, find_polar
+from strands_env.numerals import NUMERAL, numerals, only_number, without_markup
 from strands_env.sentences import (
     ANSWER,
     IS,
@@ -19,6 +21,7 @@ from strands_env.sentences import (
     is_part,
     is_supposed,
     remarks,
+    says_none,
     without_confidence,
 )
 
@@ -30,12 +33,15 @@ from .texts import Question, Reading, plain, readings
 
 MAX_LENGTH = 2000
 """Characters of an answer that is read."""
+_NEAR = 300
+"""Characters at the end of a sentence in which its result stands."""
 _TAIL = 20_000
 """Characters behind an answer that may take it back."""
 
 _MARKER = re.compile(rf"(?i:final\s+)?{ANSWER}\s*(?:\*\*)?\s*{IS}\s*(?:\*\*)?\s*[:：]?(?!\s*$)|故选|####")
 _COPULA = re.compile(
-    r"(?i)\b(?:is|are|was|were|be|equals|has|have|ist|sind|lautet|beträgt|est(?:\s+de)?|sont)\b\s*:?|[是为為有]\s*[：:]?|(?<=[A-Za-z]):\s"
+    r"(?i)\b(?:is|are|was|were|(?<!would )be|equals|has|have|takes?|took|costs?|pays?|earns?|needs?|weighs"
+    r"|lasts|falls\s+on|ist|sind|lautet|beträgt|est(?:\s+de)?|sont)\b\s*:?|[是为為有]\s*[：:]?|(?<=[A-Za-z]):\s|\b(?:it|that|there)['’]s\b"
     r"|(?<=\w)\s+(?=(?:does\s+not\s+exist|doesn['’]t\s+exist|diverges|converges)\b)"
 )
 """In front of what a sentence says of its subject."""
@@ -44,15 +50,18 @@ _RESULT = re.compile(
     r"|left\s+with|a\s+total\s+of)\s+(?:(?:us|him|her|them|me|you|it|only|just|exactly|with|a\s+total\s+of)\s+)*(?!not\b)"
 )
 """In front of what comes of it: `one was eaten, leaving 7`."""
-_SUM = re.compile(r"(?:[^=\n]*\s)?(?:[-(\s]*(?:\\?\$|[£€¥₹])?[\d.,]+[%)\s]*[-+*/×÷·=]\s*)+[^=\n]*\d[^=\n]*")
+_NOT_BUT = re.compile(r"(?i)(?:\bnot|n['’]t)\b[^.;\n]*?\bbut\s+(?:rather\s+)?(.+)")
+_TERM = r"[-(\s]*(?:\\?\$|[£€¥₹])?[\d.,]+[%)\s]*(?:[A-Za-z]{2,}\s*)?"
+_SUM = re.compile(rf"(?:[^=\n]*[\s:])?(?:{_TERM}(?:[-+*/×÷·=]|\\times|\\cdot))*{_TERM}=([^=\n]*\d[^=\n]*)")
 """Arithmetic with numbers alone, and what it comes to."""
 _DENIAL = re.compile(
     r"(?i)\b(?:not(?!\s+exist)|never|neither|nor|cannot|wrong|incorrect|except|false\s+that|different\s+from|other\s+than"
-    r"|anything\s+but|otherwise|(?<!no )doubt|nicht|kein)\b|n['’]t\b|不是|并非"
+    r"|anything\s+but|otherwise|too\s+(?:many|much|few|large|small|big|high|low)|(?<!no )doubt|nicht|kein)\b"
+    r"|n['’]t\b|不是|并非"
 )
 _REMARK = re.compile(
     r"(?i),?\s+(?:because|since|as|which|so|denn|weil|car|parce|puisque|porque|perché|where(?![^,;]*\binteger))\b|,?\s+(?:and|but)\s+not\b|,\s*(?:not|by)\b"
-    r"|\s+\((?:that\s+is|i\.e|which|because|since|as)\b|;\s+(?=[^;]*\bwould\b)|,?\s+\(?(?:if|unless)\s+I\b"
+    r"|\s+\((?:(?:that\s+is|i\.e|which|because|since|as|not)\b|[^()\n]*\d\s*[-+*/×÷=]\s*[^()\n]*\))|;\s+(?=[^;]*\bwould\b)|,?\s+\(?(?:if|unless)\s+I\b"
 )
 """Begins what is said about an answer behind it."""
 _BETWEEN = re.compile(r"(?:[\s,;$&*]|\\[()\[\]]|and|or|then|[A-Za-z](?:_\w)?\s*=)*")
@@ -68,9 +77,10 @@ _OR = re.compile(
 )
 """Between two spellings of one value; the group says that the second is rounded."""
 _DOLLAR = re.compile(r"(?<!\\)\$")
-_FIRST_SENTENCE = re.compile(r"\s*(.+?)(?:です|입니다|이다)?(?:(?<!\d)\.(?:\s|$)|。|\.\s+(?=[A-Z(])|\.?\s*(?:\n|$))")
+_FIRST_SENTENCE = re.compile(r"\s*(.+?)(?:です|입니다|이다)?(?:(?<!\d)\.(?:\s|$)|。|\.\s+(?=[A-Z(\d])|\.?\s*(?:\n|$))")
 _LEADING_WORD = re.compile(r"(?i)\W*(yes|no|true|false|ja|nein|oui|non)(?:[,.;:!]|\s*$)(?!\s*(?:yes|no)\b)")
 _POLAR = re.compile(r"(?i)\W*(yes|no|true|false)(?!\w)")
+_A_FEW_WORDS = re.compile(r"(?:(?!(?:a|an|not|very|so|too)\b)[^\W\d_]{2,}[ .'’-]{0,2}){1,3}")
 _OPTION = re.compile(r"\W*([A-J])\)?(?=\W*(?:[.,;!\n]|\Z))")
 
 
@@ -101,26 +111,36 @@ def candidates(answer: str, known: str, *, with_parts: bool) -> list[list[str]]:
             return left
         is_formula = re.match(r"[\s*]*(?:\$|\\[(\[])", stated)
         runs = _runs(_FORMULA, tail)[:1] if is_formula and not _DENIAL.search(first[1]) else []
-        return [[stated], *runs]
+        return [[stated], *(run.items for run in runs)]
     sentence = re.split(r"(?<=[.!?])\s+(?=[A-Z$\\])|。(?=.)", answer.strip().rpartition("\n")[2])[-1]
     *_, last = parts = re.split(r",\s+(?:so|but|hence|thus|therefore)\b", sentence)
     if len(parts) > 1 and re.search(r"\d", last) and not is_aside(last):  # `There were 8, but 7 are left`
         sentence = last
-    found = [[_REMARK.split(sentence[verb.end() :])[0]] for verb in [*_RESULT.finditer(sentence)][-1:]]
-    found += [[side] for side in [sentence.rpartition("=")[2]] if _SUM.fullmatch(sentence)]
+    stated = _REMARK.split(sentence)[0]
+    if any(remark is Remark.DENIED for remark, _ in remarks(sentence[len(stated) :])):
+        return []
+    corrected = [place for remark, place in remarks(sentence) if remark is Remark.CORRECTED]
+    found = [[value] for place in corrected[-1:] if (value := _stated(sentence[place:], ""))]
+    found += [[_REMARK.split(sentence[behind.end() :])[0]] for behind in [*_RESULT.finditer(sentence)][-1:]]
+    if rather := _NOT_BUT.search(sentence[-_NEAR:]):
+        found.append([_REMARK.split(rather[1])[0]])
+    if total := _SUM.fullmatch(sentence[-_NEAR:]):
+        found.append([total[1]])
     clauses = re.split(r";\s+|,\s+(?:so|but|hence|thus|therefore)\b", sentence)
     for clause in dict.fromkeys([sentence, *reversed(clauses)]):
         clause = _REMARK.split(clause)[0]
         if not _DENIAL.search(clause):
             verbs = [*_COPULA.finditer(clause)][-1:]
             found += [*([clause[verb.end() :]] for verb in verbs if not is_supposed(clause[: verb.start()])), [clause]]
-    numbers = without_markup(answer)
     if is_list(sentence):
         return found
-    for pattern, text in ((_FORMULA, _REMARK.split(sentence)[0]), (_FORMULA, answer), (_NUMBER, numbers)):
+    numbers = (_NUMBER, without_markup(stated)), (_NUMBER, without_markup(answer))
+    for pattern, text in ((_FORMULA, stated), (_FORMULA, answer), *numbers):
         if runs := _runs(pattern, text):
-            return [*found, *runs[-1:]] if runs[-1] else found
-    return found
+            run = runs[-1]
+            return [*found, *(_settled(text, run.start, run.end, run.items) if run.items else [])]
+    number = numerals(answer)[1]  # in words
+    return found if number is None else [*found, [number.text]]
 
 
 def _named(statements: Sequence[Statement], known: str) -> list[str]:
@@ -160,42 +180,55 @@ def _settled(answer: str, start: int, end: int, items: list[str]) -> list[list[s
 
 
 def _kind(item: str) -> str:
-    """The kind of an answer that only its own can replace: a letter of an option, or yes and no."""
-    text = plain(item).strip("().*").casefold()
-    return "polar" if text in ("yes", "no", "true", "false") else "letter" if re.fullmatch("[a-j]", text) else ""
+    """The kind of an answer that only its own can replace: a letter of an option, yes and no, a name, a word."""
+    text = plain(item).strip("().* ")
+    if text.casefold() in ("yes", "no", "true", "false"):
+        return "polar"
+    if re.fullmatch("[A-Ja-j]", text):
+        return "letter"
+    return ("name" if re.match(r"\W*[A-Z]", item) else "word") if _A_FEW_WORDS.fullmatch(text) else ""
 
 
 def _stated(tail: str, kind: str) -> str | None:
     """The value at the beginning of a text, if it is one of this kind."""
-    if kind:
+    if kind in ("polar", "letter"):
         found = _POLAR.match(tail) if kind == "polar" else _OPTION.match(tail)
         return None if found is None else rf"\text{{{found[1]}}}"
     sentence = _FIRST_SENTENCE.match(tail)
-    value = _REMARK.split(sentence[1])[0].strip(" *") if sentence else ""
+    value = _REMARK.split(sentence[1])[0].strip(" *!") if sentence else ""
+    if kind:
+        return value if _A_FEW_WORDS.fullmatch(value) and (kind == "word" or value[0].isupper()) else None
     # `Answer: A` behind a box names its option.
     stated = readings(value) if len(value) < MAX_LENGTH and re.search(r"[\d=+*/^\\]", value) else []
     return value if stated and not is_prose(stated[0].node) else None
 
 
-def _runs(pattern: re.Pattern[str], text: str) -> list[list[str]]:
+@dataclass(slots=True)
+class _Run:
+    """Formulas or numbers side by side, and their place."""
+
+    items: list[str]
+    start: int
+    end: int
+
+
+def _runs(pattern: re.Pattern[str], text: str) -> list[_Run]:
     """Matches side by side, as their contents; no contents where the words around say something else: `not 42`."""
-    runs: list[list[str]] = []
-    spans: list[tuple[int, int]] = []
+    runs: list[_Run] = []
     for match in pattern.finditer(text):
         item = next(filter(None, match.groups())) if pattern is _FORMULA else match[0]
-        if spans and _BETWEEN.fullmatch(text[spans[-1][1] : match.start()]):
-            runs[-1].append(item)
-            spans[-1] = spans[-1][0], match.end()
+        if runs and _BETWEEN.fullmatch(text[runs[-1].end : match.start()]):
+            runs[-1].items.append(item)
+            runs[-1].end = match.end()
         else:
-            runs.append([item])
-            spans.append(match.span())
-    for run, (start, end) in zip(runs, spans, strict=True):
-        run[-1] += unit_behind(run[-1], text, end)
-        clause = re.split(r"[.;\n](?:\s|$)", text[:start])[-1]
-        rest = re.split(r"[.;\n](?:\s|$)", text[end:])[0]
-        around = text[max(0, start - 200) : start], text[end : end + 200]
+            runs.append(_Run([item], *match.span()))
+    for run in runs:
+        run.items[-1] += unit_behind(run.items[-1], text, run.end)
+        clause = re.split(r"[.;\n](?:\s|$)", text[: run.start])[-1]
+        rest = re.split(r"[.;\n](?:\s|$)", text[run.end :])[0]
+        around = text[max(0, run.start - 200) : run.start], text[run.end : run.end + 200]
         if is_part(*around) or is_denied(*around) or has_no_answer(f"{clause} {rest}") or _DENIAL.search(clause):
-            run.clear()
+            run.items.clear()
     return runs
 
 
@@ -232,7 +265,7 @@ def judge(gold: Sequence[Reading], answer: Sequence[Reading], asked: Question | 
 
 def _without_repeats(text: str) -> str:
     """The first of several spellings of one value: `1/2, or 50%`; any other text as it is."""
-    first, *others = _OR.split(text)
+    first, *others = _OR.split(text) if len(text) <= MAX_LENGTH else [text]
     for rough, other in zip(others[::2], others[1::2], strict=True):
         one, two = only_number(first), only_number(other.rstrip(" )."))
         if rough:
@@ -265,6 +298,22 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
     return {**found, "matched": False, "reason": "undecided"} if is_factorial else found
 
 
+def _chosen(gold: str, answer: str, question: str) -> tuple[str, bool] | None:
+    """The answer to a choice, a yes-or-no question or a count of none, and whether it is right; None for others."""
+    if gold.casefold() in ("yes", "no", "true", "false") and (polar := find_polar(answer)) is not None:
+        return ("yes" if polar else "no"), polar == (gold.casefold() in ("yes", "true"))
+    if re.fullmatch("[A-J]", gold) and (letter := find_letter(answer)) is not None:
+        return letter, letter == gold
+    if says_none(answer, question):
+        return "0", gold in ("0", "none")
+    # `Alice is the oldest`, with all other words from the question.
+    subject = re.match(rf"(?i)\W*{re.escape(gold)}\s+(?:is|was|has|had|did|does|will)\b", answer) if gold else None
+    if subject is None or not gold.replace(" ", "").isalpha():
+        return None
+    rest = {*re.findall(r"\w+", answer[subject.end() :].casefold())}
+    return (gold, True) if rest and rest <= {*re.findall(r"\w+", question.casefold())} else None
+
+
 def _verify(gold: str, answer: str, question: str) -> dict[str, Any]:
     gold_boxes = find_boxes(gold)
     gold = gold[slice(*gold_boxes[-1])] if gold_boxes else _MARKER.sub("", gold)
@@ -278,10 +327,9 @@ def _verify(gold: str, answer: str, question: str) -> dict[str, Any]:
     whole = plain(gold)
     has_box = bool(OPEN_BOX.search(answer))
     is_word = expected[0].node.kind == "word" or whole.isalpha()
+    if not has_box and (chosen := _chosen(whole, answer, question)) is not None:
+        return {**info, "matched": chosen[1], "answer_parsed": [chosen[0]]}
     choices = candidates(answer, f"{gold} {question}", with_parts=expected[0].node.kind == "group")
-    is_polar = not has_box and whole.casefold() in ("yes", "no", "true", "false") and not _MARKER.search(answer)
-    if is_polar and (lead := _LEADING_WORD.match(answer)):
-        choices = _settled(answer, *lead.span(1), [rf"\text{{{lead[1]}}}"])
     # The words of the gold in a sentence that neither denies them nor has others to choose from.
     is_named = whole and not re.search(rf"{_DENIAL.pattern}|\bor\b", answer)
     is_named = is_named and {*whole.casefold().split()} <= {*plain(answer).casefold().split()}

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import regex
 
 from strands_env.core.threads import reward_threads
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
-from strands_env.numerals import numerals, only_number
-from strands_env.sentences import without_confidence
+from strands_env.numerals import Numeral, numerals, only_number
+from strands_env.sentences import says_none, without_confidence
 from strands_sglang.exceptions import check_positive
 
 from .golds import Gold, GroundTruthError, gold_text, golds, only_gold
@@ -249,6 +250,8 @@ class NumberReward(RewardFunction):
         response, prompt = (step_result.observation.final_response or "").strip(), action.text.strip()
         response = without_confidence(response, prompt)
         answer = numerals(response.removeprefix(prompt) if " " in prompt else response)[1]
+        if answer is None and says_none(response, prompt):
+            answer = Numeral("none", Fraction(0), is_percent=False)
         if answer is None:
             reason = "no_final_response" if step_result.observation.final_response is None else "no_number"
             return RewardResult(reward=0.0, info={**info, "reason": reason})
