@@ -13,7 +13,7 @@ import logging
 import os
 import posixpath
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +56,7 @@ class WorkLayers:
         work: Patterns of paths beside the work directory; None for those that the task declares, or the default ones.
         learns: Take everything that the agent changes for work.
         by_products: Where `learns`: caches too.
-        compares: Make a digest of the work.
+        graded: Rewards of other trials by the digest of their work; None makes no digest.
         by_step: Folders to stack above the image, by the number of the step; given ones are used as they are.
         learned_patterns: Where `learns`: the default paths, and what it changed beside them and the work directory.
         outside: What it changed outside its work, and the tests did not see.
@@ -68,7 +68,7 @@ class WorkLayers:
     work: Sequence[str] | None = None
     learns: bool = False
     by_products: bool = False
-    compares: bool = False
+    graded: Mapping[str, Mapping[str, float]] | None = None
     by_step: dict[int, tuple[str, ...]] = field(default_factory=dict)
     learned_patterns: list[str] | None = None
     outside: list[str] = field(default_factory=list)
@@ -162,12 +162,19 @@ class WorkLayers:
             files = self._files(agent, (*agent.layers, layer), tests)
             place = os.path.join(folder or self._folder, f"step-{step}")  # moved, it stays on its file system
             self.by_step[step] = await default_threads.run(self._select, files, patterns, place, last)
+            if last and self.known_rewards is not None:
+                return
         if not last:  # kept, with all that its next step may need
             self._agent = agent
         # Without the agent's own layers: they are among these, as far as they are work.
         fresh = agent.sibling(layers=self.by_step[step], slots=_slots)
         environment.container = fresh
         await fresh.start()
+
+    @property
+    def known_rewards(self) -> Mapping[str, float] | None:
+        """Rewards of the last step's work where other tests saw the same, so that no container is needed."""
+        return (self.graded or {}).get(self.digest)
 
     async def inspect_artifacts(
         self, environment: BubblewrapEnvironment, paths: Sequence[str], tests: Sequence[str]
@@ -200,7 +207,7 @@ class WorkLayers:
             more = [] if changed.is_complete and len(changed.paths) <= 50 else ["(and more, which is not listed)"]
             self.outside = sorted({*self.outside, *map(shown_path, changed.paths[:50]), *more})
         laid = files.lay_work(patterns, place, move=move)
-        if self.compares:
+        if self.graded is not None:
             self.digest = laid.digest()
         self.changed_programs = sorted({*self.changed_programs, *laid.changed_programs})
         self.cut_links = sorted({*self.cut_links, *laid.cut_links})

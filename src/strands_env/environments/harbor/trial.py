@@ -125,7 +125,7 @@ class TaskVerifier(Verifier):
                 if is_separate:
                     tests = test_folders(self._trial.task_folder)
                     await self._trial.layers.inspect_artifacts(own, own.uploaded, tests)
-            if self._trial.grades_in_fresh and (known := (self._trial.graded or {}).get(self._trial.layers.digest)):
+            if self._trial.grades_in_fresh and (known := self._trial.layers.known_rewards) is not None:
                 return VerifierResult(rewards=dict(known))
             result = await super().verify()
             self._refuse_odd_numbers()
@@ -200,7 +200,7 @@ class TaskTrial:
             self.verifier = "in-place"
         self.task_folder = Path(self.task)
         self.layers = self.given_layers or WorkLayers(
-            work=self.work, learns=self.learns, by_products=self.by_products, compares=self.graded is not None
+            work=self.work, learns=self.learns, by_products=self.by_products, graded=self.graded
         )
         self.steps = 1
         self.grades_in_fresh = self.grades_in_place = False

@@ -120,7 +120,7 @@ async def validate_tasks(
                         await trial.run_parts(cheat)
                     rewards = await trial.reward()
                     reward = choose_reward(rewards, reward_key)
-                    if kind == "nop":
+                    if "graded" in known:
                         graded[trial.layers.digest] = rewards
                     # A solution that cannot be graded is the task's mistake, and a cheat's that it cannot is none.
                     return kind, reward, (trial.grading_failure or None) if kind == "oracle" else None
