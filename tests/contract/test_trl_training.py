@@ -23,7 +23,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from strands_env.core import Action, TaskContext
 from strands_env.training import TrainingSample, samples_from_model
-from strands_env.training.formats import PromptRecord, draw_rows, prompt_rows, write_rows
+from strands_env.training.formats import PromptRecord, draw_rows, prompt_rows, write_prompts
 from strands_env.training.trl import environment_reward, make_rollout_func
 from strands_sglang import SGLangModel
 from strands_sglang.backends.engine import EmbeddedEngine
@@ -83,7 +83,7 @@ def train(tiny: TinyModel, engine: EmbeddedEngine, folder: Path, rollouts: list[
 
     actions = [Action(message=f"What is {n} + {n}?", task_context=TaskContext(ground_truth=2 * n)) for n in range(4)]
     records = [PromptRecord(prompt_id=action.text, action=action, passed=1, measured=2) for action in actions]
-    write_rows(iter(draw_rows(prompt_rows(records), 4)), folder / "prompts.jsonl")  # the prompts of a run before
+    write_prompts(draw_rows(prompt_rows(records), 4), folder / "prompts.parquet")  # the prompts of a run before
 
     async def prepare(trainer: Any) -> None:
         await engine.update_weights(trainer.model, f"step-{trainer.state.global_step}")
@@ -93,7 +93,7 @@ def train(tiny: TinyModel, engine: EmbeddedEngine, folder: Path, rollouts: list[
         processing_class=tiny.tokenizer,
         reward_funcs=environment_reward,
         rollout_func=make_rollout_func(run, prepare=prepare),
-        train_dataset=Dataset.from_json(str(folder / "prompts.jsonl"), cache_dir=str(folder / "cache")),
+        train_dataset=Dataset.from_parquet(str(folder / "prompts.parquet"), cache_dir=str(folder / "cache")),
         args=GRPOConfig(
             output_dir=str(folder),
             per_device_train_batch_size=8,

@@ -11,13 +11,24 @@ import pytest
 from strands_env.commands import report_text
 from strands_env.commands.cli import main
 from strands_env.commands.watch import Follower
-from strands_env.core import Environment, ErrorRecord, Phase, StepResult, TokenObservation, Trajectory
+from strands_env.core import (
+    Action,
+    Environment,
+    ErrorRecord,
+    Phase,
+    StepResult,
+    TaskContext,
+    TokenObservation,
+    Trajectory,
+)
 from strands_env.eval import EvalSample, Evaluator, read_results
 from strands_env.eval.drift import DriftTotals
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.testing import ScriptedModel
+from strands_env.training.formats import PromptRecord, prompt_rows, write_prompts
 from strands_sglang.__main__ import main as sglang_main
+from strands_sglang.exceptions import MessageConversionError
 from tests.unit.eval_hooks import three_tasks
 from tests.unit.eval_support import sample, with_tokens
 from tests.unit.test_eval_cli import FAST, HOOKS, evaluate, run_mine
@@ -165,6 +176,42 @@ def test_the_neutral_file_is_what_load_samples_reads(graded, tmp_path):
 def prompts(run, target, *options):
     assert main(["export", run, "--format", "prompts", "-o", str(target), "--overwrite", *options]) == 0
     return rows(target)
+
+
+GOLDS = ["2024-05-01", 2**53 + 1, 2**64 + 1, 0.5, "0.5", True, None, ["x", {"a": 1}]]
+
+
+@pytest.mark.parametrize("reader", ["pyarrow.parquet", "datasets"])
+@pytest.mark.parametrize("chat", [False, True])
+def test_labels_come_back_from_parquet_as_they_were(reader, chat, tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    module = pytest.importorskip(reader)
+    history = [{"role": "user", "content": [{"text": "Hi"}]}, {"role": "assistant", "content": [{"text": "Hello."}]}]
+    contexts = [
+        TaskContext(ground_truth=gold, due="2024-05-01", n=gold, conversation_history=history * chat) for gold in GOLDS
+    ]
+    records = [PromptRecord(prompt_id=c.id, action=Action(message="q?", task_context=c)) for c in contexts]
+    rows, path = prompt_rows(records), tmp_path / "prompts.parquet"
+    assert write_prompts(rows, path) == len(GOLDS)
+    if reader == "datasets":
+        read = list(
+            module.load_dataset("parquet", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
+        )
+    else:
+        read = module.read_table(path).to_pylist()
+    assert [{**row, **{name: json.loads(row[name]) for name in ("label", "metadata")}} for row in read] == rows
+    assert [type(json.loads(row["label"])) for row in read] == [type(gold) for gold in GOLDS]
+
+
+def test_messages_that_parquet_would_lose_are_refused(tmp_path):
+    pytest.importorskip("pyarrow")
+    call = {"toolUse": {"toolUseId": "c", "name": "f", "input": {"due": "2024-05-01"}}}
+    result = {"toolResult": {"toolUseId": "c", "status": "success", "content": [{"text": "x"}]}}
+    history = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    action = Action(message="q?", task_context=TaskContext(conversation_history=history))
+    with pytest.raises(MessageConversionError, match=r"write \.jsonl"):
+        write_prompts(prompt_rows([PromptRecord(prompt_id="p", action=action)]), tmp_path / "p.parquet")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_prompts_have_pass_rates_of_measured_rollouts_alone(graded, tmp_path):

@@ -93,3 +93,14 @@ def test_the_guide_for_agents_is_short_and_names_places_that_exist() -> None:
     assert len(named) > 10
     missing = [path for path in named if not any((ROOT / folder / path).exists() for folder in ("", "src"))]
     assert not missing
+
+
+def test_the_guide_names_every_extra_and_what_all_brings() -> None:
+    extras = PROJECT["optional-dependencies"]
+    rows = re.findall(
+        r"^\| (`[\w`, -]+`) \| (.*) \|$", (ROOT / "docs/installation.md").read_text(encoding="utf-8"), re.M
+    )
+    table = {name: text for names, text in rows for name in re.findall(r"[\w-]+", names)}
+    assert set(extras) <= set(table)
+    brought = {name for line in extras["all"] for name in Requirement(line).extras}
+    assert set(re.findall(r"`([\w-]+)`", table["all"])) == brought and len(brought) == 10

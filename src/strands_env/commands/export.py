@@ -13,7 +13,15 @@ from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader, StorePaths
 from strands_env.recipe.evaluation import check_writable
 from strands_env.training import save_samples
-from strands_env.training.formats import draw_rows, prompt_records, prompt_rows, select_rollouts, sft_row, write_rows
+from strands_env.training.formats import (
+    draw_rows,
+    prompt_records,
+    prompt_rows,
+    select_rollouts,
+    sft_row,
+    write_prompts,
+    write_rows,
+)
 from strands_sglang.command_line import CommandError, Exit
 from strands_sglang.exceptions import MessageConversionError
 
@@ -37,12 +45,13 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace, target: Path) -> None:
     """Refuse options that contradict each other, and files that must not be written."""
     run = StorePaths.of(args.run)
-    suffix = ".parquet" if args.format == "samples" else ".jsonl"
+    suffixes = {"samples": (".parquet",), "prompts": (".jsonl", ".parquet")}.get(args.format, (".jsonl",))
     wrong = None
     if args.format != "prompts" and (args.between is not None or args.draw is not None):
         wrong = f"--between and --draw go with --format prompts, got --format {args.format}"
-    elif target.suffix != suffix:
-        wrong = f"--output: the format {args.format!r} is written to a file that ends in {suffix}, got {args.output!r}"
+    elif target.suffix not in suffixes:
+        ends = " or ".join(suffixes)
+        wrong = f"--output: the format {args.format!r} is written to a file that ends in {ends}, got {args.output!r}"
     elif target.resolve() in (path.resolve() for path in (run.results, run.run)):
         wrong = f"--output: {args.output!r} belongs to the run: give another file"
     elif target.exists() and not args.overwrite:
@@ -96,10 +105,10 @@ def _write_prompts(args: argparse.Namespace, target: Path) -> int:
         selected = [each for each in selected if each.pass_rate is not None and low <= each.pass_rate <= high]
     try:
         rows = prompt_rows(selected)
+        rows = draw_rows(rows, args.draw, seed=args.seed) if args.draw and rows else rows
+        count = write_prompts(rows, target) if target.suffix == ".parquet" else write_rows(rows, target)
     except MessageConversionError as error:
         raise CommandError(f"--format prompts: a prompt is not text: {error}", Exit.USAGE) from error
-    rows = draw_rows(rows, args.draw, seed=args.seed) if args.draw and rows else rows
-    count = write_rows(rows, target)
     left = len(records) - len(selected)
     unmeasured = sum(not each.measured for each in records)
     lines = [

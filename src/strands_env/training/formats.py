@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from strands_env.core import Action
-from strands_env.core.files import replacing
+from strands_env.core.files import arrow, replacing
 from strands_env.core.seeds import FIELD
 from strands_sglang.conversation.messages import format_messages
 from strands_sglang.exceptions import MessageConversionError
@@ -213,6 +213,36 @@ def draw_rows(rows: Sequence[dict[str, Any]], count: int, *, seed: int = 0) -> l
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def write_prompts(rows: Sequence[dict[str, Any]], target: Path) -> int:
+    """Write rows of `prompt_rows` as Parquet and return their number; without rows no file appears.
+
+    `label` and `metadata` are JSON text: they may have another type in every row, and readers of columns, the JSON
+    reader of `datasets` among them, make one of them all (dates of texts, floats of large integers).
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        MessageConversionError: A prompt has messages with more than a role and text.
+    """
+    if not rows:
+        return 0
+    pa, parquet = arrow()
+    rows = [
+        {**row, **{name: json.dumps(row[name], ensure_ascii=False) for name in ("label", "metadata")}} for row in rows
+    ]
+    message = pa.struct([("role", pa.string()), ("content", pa.string())])
+    counts = dict.fromkeys(("passed", "measured"), pa.int64()) | dict.fromkeys(("pass_rate", "weight"), pa.float64())
+    types = {"prompt": pa.string() if isinstance(rows[0]["prompt"], str) else pa.list_(message), **counts}
+    try:
+        table = pa.Table.from_pylist(rows, pa.schema([(name, types.get(name, pa.string())) for name in rows[0]]))
+    except pa.ArrowException as error:
+        raise MessageConversionError(f"{error}: Parquet takes messages of role and text, write .jsonl") from error
+    if table.to_pylist() != rows:
+        raise MessageConversionError("a message has more than a role and text, which Parquet would lose: write .jsonl")
+    with replacing(target) as partial:
+        parquet.write_table(table, partial)
+    return len(rows)
 
 
 def write_rows(rows: Iterable[dict[str, Any]], target: Path) -> int:
