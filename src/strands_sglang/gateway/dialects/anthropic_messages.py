@@ -21,13 +21,13 @@ FIELDS = reading.Fields(
         "betas", "billing_policy", "cache_control", "diagnostics", "fallback_credit_token", "fallbacks",
         "inference_geo", "metadata", "service_tier", "speed", "thinking", "user_profile_id", "workspace_id",
     }),
-    tools=frozenset({"mcp_servers"}),
+    vendor_tools=frozenset({"mcp_servers"}),
     refused={
         "compaction": "ask for a summary in a message",
         "container": "no files or skills are held here; send what the model is to see",
         "thread": "no thread is held here; send the whole history in messages",
     },
-    tool=frozenset({"cache_control", "defer_loading", "eager_input_streaming", "input_schema", "type"}),
+    of_tools=frozenset({"cache_control", "defer_loading", "eager_input_streaming", "input_schema", "type"}),
 )  # fmt: skip
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _ERROR_TYPES = {**ERROR_TYPES, 413: "request_too_large", 503: "overloaded_error"}

@@ -30,7 +30,7 @@ FIELDS = reading.Fields(
         "safety_identifier", "service_tier", "store", "user",
     }),
     named=frozenset({"logit_bias", "moderation", "reasoning_effort", "top_logprobs", "verbosity"}),
-    tools=frozenset({"web_search_options"}),
+    vendor_tools=frozenset({"web_search_options"}),
     refused={
         "audio": "replies are text; send the request without it",
         "continue_final_message": "a reply is sampled whole, never prefilled",
@@ -39,7 +39,7 @@ FIELDS = reading.Fields(
         "function_call": "use tools and tool_choice",
         "functions": "use tools and tool_choice",
     },
-    tool=frozenset(),
+    of_tools=frozenset(),
 )  # fmt: skip
 _LOST = {
     "audio": "send its words as content",

@@ -39,7 +39,7 @@ FIELDS = reading.Fields(
         "continuation_token": "no reply is held here in part; send the whole history",
         "response_format": "use responseMimeType and responseJsonSchema",
     },
-    tool=frozenset({"parametersJsonSchema", "parameters_json_schema"}),
+    of_tools=frozenset({"parametersJsonSchema", "parameters_json_schema"}),
 )  # fmt: skip
 _UNFINISHED = {"partial_args": "send the call once it is whole", "will_continue": "send it once it is whole"}
 """Fields of a call, or of a result, of which another part follows."""

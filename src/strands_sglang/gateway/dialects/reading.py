@@ -152,24 +152,24 @@ class Fields:
         quiet: Ignored without a word: billing, caching, display, and reasoning, which is up to the chat template.
         named: Ignored and named in the answer, as fields are that no list has: they would change how a reply is
             sampled elsewhere.
-        tools: Tools that the vendor runs; they are left out and counted.
+        vendor_tools: They bring tools that the vendor runs, which are left out and counted.
         refused: Refused, with what to do instead.
-        tool: Fields of a tool's definition that are read or quiet; others are named.
+        of_tools: Fields of a tool's definition that are read or quiet; others are named.
     """
 
     read: frozenset[str]
     quiet: frozenset[str]
     named: frozenset[str] = frozenset()
-    tools: frozenset[str] = frozenset()
+    vendor_tools: frozenset[str] = frozenset()
     refused: Mapping[str, str]
-    tool: frozenset[str]
+    of_tools: frozenset[str]
 
 
 SHARED_FIELDS = Fields(
     read=frozenset((*SAMPLING_NAMES, "model", "n", "parallel_tool_calls", "return_token_ids", "stream", "tools")),
     quiet=frozenset(),
     refused={"input_ids": "the gateway holds the ids of every conversation; send messages"},
-    tool=frozenset({"description", "name", "parameters", "strict"}),
+    of_tools=frozenset({"description", "name", "parameters", "strict"}),
 )
 """Fields that have the same name in every dialect."""
 
@@ -205,9 +205,10 @@ def common_fields(
     refuse_fields(body, {**SHARED_FIELDS.refused, **fields.refused}, spelled=spelled)
     if body.get("n") is not None and want_scalar(int, body["n"], "n") != 1:
         raise Refused(f"n={quote(body['n'])}: one sample per request; ask again for another", param="n")
-    silent = SHARED_FIELDS.read | SHARED_FIELDS.refused.keys() | fields.refused.keys() | fields.read | fields.quiet
-    ignored = {label(key) for key, value in body.items() if key not in silent | fields.tools and value not in _UNSET}
-    unknown = [name for name in sorted(fields.tools) if body.get(name) not in _UNSET]
+    known = (SHARED_FIELDS.read, fields.read, fields.quiet, fields.vendor_tools)
+    is_set = [key for key, value in body.items() if value not in _UNSET]
+    ignored = {label(key) for key in is_set if not any(key in names for names in known)}
+    unknown = [key for key in is_set if key in fields.vendor_tools]
     named: dict[str, dict[str, Any]] = {}
     tools = []
     for index, item in enumerate(want(list, body.get("tools") or [], "tools")):
@@ -219,8 +220,9 @@ def common_fields(
         else:
             tools.append(read)
             spec = next((held for key in ("function", "declaration") if isinstance(held := item.get(key), dict)), item)
-            seen = SHARED_FIELDS.tool | fields.tool
-            ignored |= {label(f"tools.{key}") for key in spec if key not in seen and spec[key] not in _UNSET}
+            for key in spec.keys() - SHARED_FIELDS.of_tools - fields.of_tools:
+                if spec[key] not in _UNSET:
+                    ignored.add(label(f"tools.{key}"))
     is_parallel = body.get("parallel_tool_calls")
     if is_parallel is not None and not want_flag(is_parallel, "parallel_tool_calls"):
         ignored.add("parallel_tool_calls")

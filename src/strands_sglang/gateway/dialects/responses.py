@@ -31,7 +31,7 @@ FIELDS = reading.Fields(
         "conversation": "no conversation is held here under an id; send the whole input, or previous_response_id",
         "prompt": "no prompt is held here under an id; send its text in instructions and input",
     },
-    tool=frozenset({"type"}),
+    of_tools=frozenset({"type"}),
 )  # fmt: skip
 _HOLLOW: dict[str, dict[str, Any]] = {
     "reasoning": {"summary": [], "status": "in_progress"},
