@@ -181,15 +181,17 @@ REFUSED_TOOLS = {
     "inkling": ["a<b", " a"],
     "solar_open": [" a"],
 }
+RESERVED = {"functionary": ["all"], "muse_glimmer": ["self", "user"]}  # recipients that are no tools
 REFUSED_OWN = {"granite": RAW, "mistral": UNQUOTED}  # our templates print a name as it is
 
 
 @pytest.mark.parametrize(("parser_name", "templates"), FAMILIES.items(), ids=FAMILIES)
 def test_a_tool_name_is_read_as_printed_or_its_tool_is_refused_at_the_start(rows, parser_name, templates):
     parser, row = get_tool_parser(parser_name), row_of(rows, templates.split()[0])
-    for name in [*UNQUOTED, "a/b", "a:b", "$f", "f(x)", "f:0", "a.b", "functions.f", "名"]:
+    for name in [*UNQUOTED, "a/b", "a:b", "$f", "f(x)", "f:0", "a.b", "functions.f", "名", "all", "self", "user"]:
         tools = tools_of({"x": {"type": "string", "description": "d"}}, name)
         is_refused = name in (REFUSED_TOOLS if "file" in row else REFUSED_TOOLS | REFUSED_OWN)[parser_name]
+        is_refused = is_refused or name in RESERVED.get(parser_name, ())
         match = re.escape(f"the tool {name!r} has a name, which")
         with pytest.raises(ToolParserError, match=match) if is_refused else nullcontext():
             check_names(parser, renderer(row, tools))

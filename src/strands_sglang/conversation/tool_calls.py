@@ -10,6 +10,7 @@ them.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import logging
@@ -34,7 +35,7 @@ INVALID_TOOL_NAME = "INVALID_TOOL_NAME"
 """The SDK's replacement for a tool name that it refuses."""
 
 _LONG_ID = "call_0123456789abcdef01234567"  # such as other providers make
-_PLAIN_NAME = re.compile(r"[\w-]{1,64}")
+_PLAIN_NAME = re.compile(r"[\w-]+")
 
 _warned: set[tuple[type[ToolParser], PrintedCalls]] = set()
 
@@ -132,13 +133,25 @@ def function_id(name: str, index: int) -> str:
 def check_names(parser: ToolParser, renderer: DeltaRenderer) -> None:
     """Refuse, with ToolParserError, a tool of which a name is not read back as the template prints it.
 
-    Formats that print the names of tools and parameters bare cannot express every one, and each call of such a tool
-    would be malformed.
+    Formats that print the names of tools and parameters bare cannot express every one, and some give a name a meaning
+    of their own (`all` in Functionary); each call of such a tool would be malformed, or none.
     """
+    printed = PrintedCalls.of(renderer)
+    if not printed.read_by(parser):  # not the parser of this template, of which the user was warned
+        return
+
+    @functools.cache
+    def is_read(name: str, key: str) -> bool:
+        if not _PLAIN_NAME.fullmatch(name + key):
+            return False
+        # Templates print letters as they are, so they need not be asked about each name of them.
+        texts = tuple(text.replace("city", key).replace(_NAME, name) for text in printed.texts)
+        arguments = {key if each == "city" else each: value for each, value in _ARGUMENTS.items()}
+        return PrintedCalls(name=name, arguments=arguments, texts=texts).read_by(parser)
 
     def check(named: str, tool: str, odd: Mapping[str, Any], plain: PrintedCalls) -> None:
-        printed = PrintedCalls.of(renderer, tool, odd)
-        if printed.texts and not printed.read_by(parser) and plain.read_by(parser):
+        asked = PrintedCalls.of(renderer, tool, odd)
+        if asked.texts and not asked.read_by(parser) and plain.read_by(parser):
             raise ToolParserError(
                 f"the tool {tool!r} has a {named}, which this model's format of calls cannot express "
                 f"({type(parser).__name__}): rename it, e.g. to letters, digits and underscores"
@@ -146,10 +159,10 @@ def check_names(parser: ToolParser, renderer: DeltaRenderer) -> None:
 
     types = ParameterTypes(renderer.tools)
     for name in [tool["function"]["name"] for tool in renderer.tools or ()]:
-        if not _PLAIN_NAME.fullmatch(name):
-            check("name", name, _ARGUMENTS, PrintedCalls.of(renderer))
+        if not is_read(name, "city"):
+            check("name", name, _ARGUMENTS, printed)
         for key, is_outer in types.names(name).items():
-            if not _PLAIN_NAME.fullmatch(key):
+            if not (is_read(_NAME, key) if is_outer else _PLAIN_NAME.fullmatch(key)):
                 odd, plain = ({each: "x"} if is_outer else {"x": {each: "x"}} for each in (key, "x"))
                 check(f"parameter named {key!r}", name, odd, PrintedCalls.of(renderer, name, plain))
 
