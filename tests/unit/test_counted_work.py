@@ -333,7 +333,7 @@ def test_filling_a_slime_sample_makes_no_object_for_a_token_without_loss() -> No
 
 
 def test_a_turn_renders_its_step_once_whatever_the_length() -> None:
-    assert work_at(LONG).calls["ChatTemplate.render"] == 1
+    assert work_at(LONG).calls["ChatTemplate.render_as_given"] == 1
     assert work_at(LONG).templates == work_at(SHORT).templates
 
 

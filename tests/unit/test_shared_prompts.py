@@ -48,8 +48,8 @@ def prepared(tokenizer: Any, question: str = "Hi", tools: Any = (), **options: A
 def rendered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each rendering."""
     found: list[int] = []
-    render = ChatTemplate.render
-    monkeypatch.setattr(ChatTemplate, "render", lambda *args, **rest: found.append(1) or render(*args, **rest))
+    render = ChatTemplate.render_as_given
+    monkeypatch.setattr(ChatTemplate, "render_as_given", lambda *args, **rest: found.append(1) or render(*args, **rest))
     return found
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import jinja2
 import pytest
+from provider_support import tokenizer
 
 from strands_sglang.exceptions import TemplateError
-from strands_sglang.template import ChatTemplate
+from strands_sglang.template import ChatTemplate, DeltaRenderer
 from strands_sglang.template.chat_template import compile_template, pin
 from tests.unit.template_texts import CHATML, GLM, LLAMA, TOOLS, call, result, system, text, user
 
@@ -52,15 +53,40 @@ def test_no_template_says_what_to_pass() -> None:
         def apply_chat_template(self, messages: Any, **kwargs: Any) -> str:
             return "text"
 
-    for tokenizer in (object(), Rendering()):
+    for renders in (object(), Rendering()):
         with pytest.raises(TemplateError, match="pass chat_template="):
-            ChatTemplate.from_tokenizer(tokenizer)
+            ChatTemplate.from_tokenizer(renders)
 
 
 def test_reasoning_reaches_templates_under_its_names() -> None:
     template = ChatTemplate("{{ messages[0].reasoning_content }}|{{ messages[0].thinking }}")
     assert template.render([{"role": "assistant", "content": "", "thinking": "hm"}]) == "hm|hm"
     assert template.render([{"role": "assistant", "content": "", "reasoning": "hm"}]) == "hm|hm"
+
+
+PRINTS_NULL = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.content is none or m.content == '' %}"
+    "{% for c in m.tool_calls %}{{ c.function.arguments.a }}{% endfor %}{% endif %}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def test_keys_that_are_null_are_left_out_of_what_is_passed_and_kept_in_what_is_planted() -> None:
+    null = {**call("c1", a="x"), "content": None, "name": None}
+    template = ChatTemplate(PRINTS_NULL)
+    assert template.render([null]) == template.render([{k: v for k, v in null.items() if v is not None}])
+    assert template.render([null]) == "<assistant></s>"
+    assert null["content"] is None
+    pytest.importorskip("transformers")
+    for source in (PRINTS_NULL, CHATML):
+        theirs = tokenizer().apply_chat_template([user("q"), null], chat_template=source, tokenize=False)
+        assert ChatTemplate(source).render([user("q"), null]) == theirs
+    # The renderer's own copy of a turn is printed with its call, in this template only where the content is null.
+    renderer = DeltaRenderer(PRINTS_NULL.replace(" or m.content == ''", ""), tools=TOOLS, stop_tokens=["</s>"])
+    assert renderer.delta([user("q"), null], [result("c1", "42")]).text == "<tool>42</s><assistant>"
+    assert renderer.initial([user("q"), {"role": "assistant", "content": None}]).startswith(
+        "<user>q</s><assistant></s>"
+    )
 
 
 def test_foreign_objects_do_not_reach_templates() -> None:

@@ -112,13 +112,13 @@ def printing(printed: str) -> DeltaRenderer:
 
 
 def count_renderings(monkeypatch: pytest.MonkeyPatch, known: DeltaRenderer, *new: dict[str, Any]) -> int:
-    render, made = ChatTemplate.render, []
+    render, made = ChatTemplate.render_as_given, []
 
     def counted(self: ChatTemplate, *args: Any, **options: Any) -> str:
         made.append(render(self, *args, **options))
         return made[-1]
 
-    monkeypatch.setattr(ChatTemplate, "render", counted)
+    monkeypatch.setattr(ChatTemplate, "render_as_given", counted)
     known.delta(PAST, new)
     return len(made)
 

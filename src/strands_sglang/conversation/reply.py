@@ -100,7 +100,8 @@ def read_reply(
     in_reasoning = prepared.prompt.open is not None
     finish = completion.finish
     reads_calls = tools is not None and finish.type is FinishType.STOP and request.read_calls
-    text = tokens.decode(without_stop(completion, tokens, parser if reads_calls else None))
+    ids = without_stop(completion, tokens, parser if reads_calls else None)
+    text = tokens.decode(ids)
     matched = finish.matched if finish.type is FinishType.STOP else None
     stop_string = matched if isinstance(matched, str) and matched in text else None
     if request.trim_stop and stop_string is not None:
@@ -112,10 +113,10 @@ def read_reply(
         parsed = parser.parse_all(text, in_reasoning=in_reasoning, read_calls=False)
         return ReadReply(_reply(parsed.reasoning, parsed.text), (), _STOP_REASONS[finish.type], stop_string)
     parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
-    stop_id = completion.last_stop
-    if stop_id is not None and tokens.is_control(stop_id) and _ends_open(text, parsed, tokens.token_text(stop_id)):
-        text = text.removesuffix(tokens.token_text(stop_id))
-        parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
+    if ids is completion.output_ids and _ends_open(parsed) and (stop := completion.last_stop) is not None:
+        if tokens.is_control(stop):  # a token that ends calls has ended a reply in which none is open
+            text = tokens.decode(ids[:-1])
+            parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
     reply_calls: list[Call] = []
     calls: list[ToolCall] = []
     visible = parsed.text
@@ -136,10 +137,9 @@ def read_reply(
     return ReadReply(_reply(parsed.reasoning, visible, reply_calls), calls, stop_reason, stop_string)
 
 
-def _ends_open(text: str, parsed: ParseOutput, stop: str) -> bool:
-    """True if the stop token that ends a family's calls has ended a reply in which none is open."""
-    shown = (SegmentKind.TEXT, SegmentKind.REASONING)
-    return text.endswith(stop) and bool(parsed.segments) and parsed.segments[-1].kind in shown
+def _ends_open(parsed: ParseOutput) -> bool:
+    """True if a reply ends in text or reasoning, not in a call."""
+    return bool(parsed.segments) and parsed.segments[-1].kind in (SegmentKind.TEXT, SegmentKind.REASONING)
 
 
 def _reply(reasoning: str, visible: str, calls: Sequence[Call] = ()) -> Message:

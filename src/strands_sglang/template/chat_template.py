@@ -129,13 +129,27 @@ class ChatTemplate:
         """Render messages to text.
 
         Args:
-            messages: OpenAI-style chat messages. `reasoning_content`, `thinking` and `reasoning` are aliases, and
-                values in content parts that JSON cannot represent become placeholders, both as in transformers.
+            messages: OpenAI-style chat messages. Keys whose value is None are left out, `reasoning_content`, `thinking`
+                and `reasoning` are aliases, and values in content parts that JSON cannot represent become placeholders,
+                all as in transformers.
             **kwargs: Variables of the template; they win over the special tokens.
 
         Raises:
             Exception: Whatever the template raises (`jinja2.TemplateError`, `TypeError`, ...).
         """
+        return self.render_as_given(
+            without_nulls(messages), tools=tools, add_generation_prompt=add_generation_prompt, **kwargs
+        )
+
+    def render_as_given(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        **kwargs: Any,
+    ) -> str:
+        """`render` with keys whose value is None: some templates print a planted turn only if its content is null."""
         variables = {
             "messages": [with_plain_content(message) for message in messages],
             "tools": tools if tools is None or isinstance(tools, list) else list(tools),
@@ -144,6 +158,14 @@ class ChatTemplate:
             **kwargs,
         }
         return compile_template(self._texts[self._name(tools is not None)]).render(variables)
+
+
+def without_nulls(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The messages without keys whose value is None, as transformers 5.23 hands them to a template."""
+    for message in messages:
+        if None in message.values():
+            return [{key: value for key, value in each.items() if value is not None} for each in messages]
+    return messages  # nearly always: nothing is copied
 
 
 def special_values(tokenizer: Any) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from ..cache import Recent
 from ..exceptions import LostContentError, TemplateError
 from .chat_messages import ChatMessage, HistoryPart, calls_of, name_results, short_history
-from .chat_template import ChatTemplate, pin, plain
+from .chat_template import ChatTemplate, pin, plain, without_nulls
 from .control_tokens import ControlTexts, ControlTokens, Rendered, mark, render_marked, spelled_error, unmark
 from .loss import DroppedContent, Skeletons, require_calls, require_content, split_text_from_calls
 from .report import Flag, Report
@@ -119,6 +119,7 @@ class DeltaRenderer:
             ControlTokenError: A message or a tool spells a control token, and the policy forbids it.
         """
         self._ready()
+        messages = without_nulls(messages)
         try:
             return self._root(messages)
         except LostContentError:
@@ -187,19 +188,20 @@ class DeltaRenderer:
         if not new or "assistant" in [message["role"] for message in new]:
             raise TemplateError(f"expected at least one new message, none from the assistant, got {len(new)}")
         last = history[-1]
-        new = name_results(last, new)
+        new = name_results(last, without_nulls(new))
         if truncated:
             emitted = None
         refused: TemplateError | None = None
         if self.report.history is HistoryPart.SHORT:
             try:
-                return self._render_delta(HistoryPart.SHORT, short_history(history), last, new, emitted, truncated)
+                base = without_nulls(short_history(history))
+                return self._render_delta(HistoryPart.SHORT, base, last, new, emitted, truncated)
             except TemplateError as error:
                 refused = error
         # Refused is only what the template cannot express: the full history is the definition of that.
         try:
             full = history[:-1] if whole is None else whole()
-            return self._render_delta(HistoryPart.FULL, full, last, new, emitted, truncated)
+            return self._render_delta(HistoryPart.FULL, without_nulls(full), last, new, emitted, truncated)
         except TemplateError:
             if refused is None:
                 raise

@@ -130,7 +130,7 @@ class StepRenderer:
         """Render messages in the forms the template takes."""
         arguments, form = self.forms.arguments, self.forms.content_form
         shaped = [with_content_form(with_arguments(message, arguments), form) for message in messages]
-        return self.template.render(shaped, tools=self.tools, add_generation_prompt=generate, **self.kwargs)
+        return self.template.render_as_given(shaped, tools=self.tools, add_generation_prompt=generate, **self.kwargs)
 
     def suffix(self, base: Sequence[ChatMessage], last: ChatMessage, new: Sequence[ChatMessage]) -> Suffix:
         """Render a step and cut behind the end of the assistant turn `last`; `base` is the history before it.
