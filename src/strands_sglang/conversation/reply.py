@@ -113,10 +113,10 @@ def read_reply(
         parsed = parser.parse_all(text, in_reasoning=in_reasoning, read_calls=False)
         return ReadReply(_reply(parsed.reasoning, parsed.text), (), _STOP_REASONS[finish.type], stop_string)
     parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
-    if ids is completion.output_ids and _ends_open(parsed) and (stop := completion.last_stop) is not None:
-        if tokens.is_control(stop):  # a token that ends calls has ended a reply in which none is open
-            text = tokens.decode(ids[:-1])
-            parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
+    stop = completion.last_stop if ids is completion.output_ids and _ends_open(parsed) else None
+    if stop is not None and tokens.is_control(stop):
+        text = tokens.decode(ids[:-1])  # a token that ends calls has ended a reply in which none is open
+        parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
     reply_calls: list[Call] = []
     calls: list[ToolCall] = []
     visible = parsed.text
