@@ -253,6 +253,10 @@ def test_delta_depends_on_the_tools_of_this_renderer() -> None:
             '<tool_call>\n{"name": "add", "arguments": {"a": "ü"}}\n</tool_call>',
         ),
         (CHATML, '\n<tool_call>\n{"name": "add", "arguments": {"a": "ü"}}\n</tool_call>'),
+        (  # what the prompt ends with is not in the history
+            CHATML.replace("<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n</think>{% endif %}"),
+            '\n<tool_call>\n{"name": "add", "arguments": {"a": "ü"}}\n</tool_call>',
+        ),
         (GLM, "<tool_call>add<arg_key>a</arg_key>\n<arg_value>ü</arg_value></tool_call>"),
         (LLAMA, '{"name": "add", "parameters": {"a": "ü"}}'),
     ],

@@ -337,7 +337,7 @@ def printed_call(step: StepRenderer, name: str, arguments: Mapping[str, Any], ca
 
 
 _CONTENTS = {Plant.ARGUMENTS_EMPTY: "", Plant.ARGUMENTS_NULL: None}
-_OPENING = re.compile(r"(?:[<\[][|｜]?[\w/]*| \w+=[\w.-]*|[\w.-]+)$")
+_OPENING = re.compile(r"(?:[<\[][|｜]?[\w/]*| \w+=[\w.-]*|[\w.-]+)\Z")
 
 
 def _print_turn(step: StepRenderer, turn: ChatMessage, plant: Plant, answer: ChatMessage, end: str) -> str | None:
