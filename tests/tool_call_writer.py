@@ -101,6 +101,11 @@ def _(parser: json_calls.MistralToolParser, name: str, arguments: Any, model_id:
 
 
 @write.register
+def _(parser: json_calls.FunctionaryV31ToolParser, name: str, arguments: Any, *_: Any) -> str:
+    return f"{parser.tool_start_token}{name}>{dump_json(arguments)}{parser.tool_end_token}"
+
+
+@write.register
 def _(parser: json_calls.FunctionaryToolParser, name: str, arguments: Any, *_: Any) -> str:
     return f"{parser.tool_start_token}{name}\n{dump_json(arguments)}"
 

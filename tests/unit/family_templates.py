@@ -161,6 +161,15 @@ FUNCTIONARY = _template(
     prompt="<|start_header_id|>assistant<|end_header_id|>\n\n>>>",
 )
 
+FUNCTIONARY_V31 = _template(
+    start="<|start_header_id|>ROLE<|end_header_id|>\n\n",
+    close="<|eot_id|>",
+    reply="""<|start_header_id|>assistant<|end_header_id|>{{ "\\n\\n" }}{{ m.content }}
+    {%- for c in m.tool_calls or [] %}<function={{ c.function.name }}>{{ c.function.arguments | tojson }}</function>
+    {%- endfor %}{{ "<|eom_id|>" if m.tool_calls else "<|eot_id|>" }}""",
+    prompt="<|start_header_id|>assistant<|end_header_id|>\n\n",
+)
+
 FAMILIES = [
     Family("kimi_k3", KIMI_K3, ("<|end_of_msg|>",)),
     Family("deepseek_v4", DEEPSEEK_V4, ("<｜end▁of▁sentence｜>",)),
@@ -169,6 +178,7 @@ FAMILIES = [
     Family("inkling", INKLING, ("<|content_model_end_sampling|>",)),
     Family("solar_open", SOLAR_OPEN, ("<|end|>", "<|calls|>")),
     Family("functionary", FUNCTIONARY, ("<|eot_id|>",)),
+    Family("functionary_v31", FUNCTIONARY_V31, ("<|eot_id|>", "<|eom_id|>")),
 ]
 
 

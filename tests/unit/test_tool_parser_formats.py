@@ -566,6 +566,9 @@ MALFORMED = [
     ("solar_open", solar(solar_call("{bad}")), "f", "not valid JSON"),
     ("solar_open", solar(solar_call(name="")), UNKNOWN_TOOL_NAME, "no tool name"),
     ("solar_open", solar("prose"), UNKNOWN_TOOL_NAME, "text stands where"),
+    ("functionary_v31", "<function=f>{oops}</function>", "f", "not valid JSON"),
+    ("functionary_v31", '<function=f>{"x": 1} ok</function>', "f", "Extra data"),
+    ("functionary_v31", "<function=a b>{}</function>", UNKNOWN_TOOL_NAME, "no valid name"),
     ("functionary", ">>>f\n{oops}", "f", "JSON is not complete or not valid"),
     ("functionary", '>>>f\n{"x": 1} ok', "f", "Extra data"),
     ("apertus", '<|tools_prefix|>[{"f": {}, "g": {}}]<|tools_suffix|>', "f", "one key"),
@@ -639,6 +642,7 @@ PARALLEL = [
     ("inkling", inkling('{"name":"b","args":{"x":1}}', "b") + inkling('{"name":"a","args":{}}', "a")),
     ("solar_open", solar(solar_call('{"x": 1}', "b"), solar_call("{}", "a"))),
     ("functionary", '>>>b\n{"x": 1}>>>a\n{}'),
+    ("functionary_v31", '<function=b>{"x": 1}</function><function=a>{}</function>'),
 ]
 
 

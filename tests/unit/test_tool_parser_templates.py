@@ -56,6 +56,7 @@ FAMILIES = {
     "inkling": "own-inkling",
     "solar_open": "own-solar_open solar-open",
     "functionary": "own-functionary functionary-v3.2",
+    "functionary_v31": "own-functionary_v31",
 }
 WITHOUT_PARSER = {
     "falcon3",  # history in another form than the one the system text asks for
@@ -179,6 +180,7 @@ REFUSED_TOOLS = {
     **dict.fromkeys((*REFUSED, "gpt_oss"), UNQUOTED),
     **dict.fromkeys(("olmo3", "functionary"), (*UNQUOTED, "a/b", "a:b", "$f", "f(x)", "f:0")),
     "inkling": ["a<b", " a"],
+    "functionary_v31": UNQUOTED,
     "solar_open": [" a"],
 }
 RESERVED = {"functionary": ["all"], "muse_glimmer": ["self", "user"]}  # recipients that are no tools

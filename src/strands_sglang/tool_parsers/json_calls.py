@@ -420,6 +420,33 @@ class FunctionaryToolParser(JSONToolParser):
         return name if is_name(name) else ""
 
 
+@register_tool_parser("functionary_v31")
+class FunctionaryV31ToolParser(JSONToolParser):
+    """Functionary 3.1: `<function=NAME>{...}</function>`."""
+
+    DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<function=", "</function>")
+    OPENING: ClassVar[str] = "{"
+    opening = r"(?<!\S)(?P<name>[^<>\s]{1,256}+)>(?=\{)"  # a call without its marker
+    _NAME: ClassVar[re.Pattern[str]] = re.compile(r"([^<>]{1,256})>")
+
+    def find_close(self, text: str, start: int) -> int | None:
+        head = self._NAME.match(text, start)
+        return super().find_close(text, head.end() if head else start)
+
+    def read_item(self, raw: str, span: tuple[int, int]) -> ToolParseResult:
+        head = self._NAME.match(raw)
+        try:
+            if head is None or not is_name(head[1]):
+                raise CallError(f"the tag {self.tool_start_token}...> has no valid name", "")
+            return ToolParseResult(name=head[1], input=load_arguments(raw[head.end() :].strip(), head[1]), span=span)
+        except CallError as error:
+            return self.refuse(error, raw, span)
+
+    def guess_name(self, markup: str) -> str:
+        head = self._NAME.match(markup)
+        return head[1] if head and is_name(head[1]) else ""
+
+
 # ---- the whole answer
 
 
