@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from strands_env.core import Environment
 from strands_env.core.jsonable import encode
 from strands_env.core.scoring import FunctionReward, as_reward_function, as_reward_result
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
@@ -26,6 +27,8 @@ from strands_env.core.types import (
     Trajectory,
     WeightVersionSpan,
 )
+from strands_env.testing import ScriptedModel
+from strands_env.training.formats import PromptRecord, prompt_rows
 from strands_sglang.trajectory.media import PlacedMedium
 
 IMAGE = PlacedMedium(data="data:image/png;base64,AA==", digest="d", processor="p", grid=(1, 2, 2), offset=1, length=1)
@@ -118,7 +121,6 @@ CALLED = [
         ([{"role": "user", "content": 5}], "the content 5, expected text or a list of parts"),
         ([{"role": "user", "content": "a"}, 5], "expected text, a list of content blocks or a message"),
         ((), "message is empty"),
-        ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}], "no system message"),
         ([{"role": "assistant", "content": "Hi"}], "must end with a user message"),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
@@ -287,3 +289,17 @@ def test_data_is_read_before_the_methods_of_a_model(name: str, caplog: pytest.Lo
 def test_data_that_would_not_be_read_is_refused_by_name(name: str, message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Action(message="2 + 2?", task_context={name: "mine"})
+
+
+async def test_a_system_message_of_the_prompt_is_the_tasks_own() -> None:
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    action = Action(message=chat, task_context=TaskContext(ground_truth="4"))
+    for one in (action, Action.model_validate_json(action.model_dump_json())):
+        env = Environment(model_factory=lambda: ScriptedModel(["Yes."]), system_prompt="Be long.")
+        assert (await env.step(one)).observation.system_prompt == "Be brief."
+    (row,) = prompt_rows([PromptRecord(prompt_id="p", action=action)])
+    assert (row["prompt"], row["metadata"]) == (chat, {})
+    with pytest.raises(ValidationError, match="is another: give one"):
+        Action(message=chat, task_context=TaskContext(system_prompt="Be long."))
+    result = await env.step(Action(message="Hi", task_context=TaskContext(system_prompt={"a": 1})))
+    assert result.error is not None and "the system_prompt of a task is text" in result.error.message

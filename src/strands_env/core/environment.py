@@ -55,6 +55,7 @@ from .types import (
     Trajectory,
     check_factory,
     check_model,
+    system_prompt_of,
     tools_as_text,
 )
 
@@ -452,11 +453,12 @@ class Environment:
         tools = list(flatten_tools(self._list_of("get_tools", action)))
         for mistake in tool_mistakes(tools):
             raise TypeError(mistake)
+        system = system_prompt_of(action.task_context)
         agent = self.make_agent(
             model=model,
             messages=history,
             tools=tools,
-            system_prompt=self._call_override("get_system_prompt", action),
+            system_prompt=self._call_override("get_system_prompt", action) if system is None else system,
             hooks=[scope.limiter, *self._list_of("get_hooks", action), scope.recorder],
             conversation_manager=self.get_conversation_manager(),
             callback_handler=PrintingCallbackHandler() if self.verbose else None,

@@ -98,6 +98,8 @@ class TaskContext(StoredModel):
         id: Identity of the task. Give one where results are compared or resumed; the default is random.
         ground_truth: The expected answer, in whatever form the reward function reads.
         conversation_history: Messages before this action, for episodes of several steps.
+        system_prompt: The task's own system prompt, text, in place of the environment's; None for that one. It is kept
+            like any further field.
 
     Example:
         TaskContext(id="sums/17", ground_truth="4", difficulty="easy")
@@ -126,6 +128,16 @@ class TaskContext(StoredModel):
             return get(name)
 
 
+def system_prompt_of(context: TaskContext) -> str | None:
+    """The task's own system prompt; `TypeError` for one that is not text."""
+    found = (context.model_extra or {}).get("system_prompt")
+    if found is not None and not isinstance(found, str):
+        raise TypeError(
+            f"the system_prompt of a task is text, got {found!r:.100}: rename the field if it means another"
+        )
+    return found
+
+
 def _read_chat(data: Any) -> Any:
     message = data.get("message") if isinstance(data, dict) else None
     if isinstance(message, Mapping) and "role" in message and isinstance(message.get("content"), str):
@@ -140,14 +152,16 @@ def _read_chat(data: Any) -> Any:
     if not any("role" in each for each in message):
         return data
     prompt = ChatPrompt.of(message, images=())
-    if prompt.system is not None:
-        raise ValueError("an Action has no system message: leave it out of message, and give it to the environment")
     context = data.get("task_context")
     context = TaskContext() if context is None else TaskContext.model_validate(context)
     if context.conversation_history and len(prompt.turns) > 1:
         raise ValueError("message holds a whole conversation, and task_context.conversation_history another: give one")
-    history = context.conversation_history or prompt.turns[:-1]
-    return {"message": prompt.turns[-1], "task_context": context.model_copy(update={"conversation_history": history})}
+    changes: dict[str, Any] = {"conversation_history": context.conversation_history or prompt.turns[:-1]}
+    if prompt.system is not None:
+        if system_prompt_of(context) not in (None, prompt.system):
+            raise ValueError("message holds a system message, and task_context.system_prompt is another: give one")
+        changes["system_prompt"] = prompt.system
+    return {"message": prompt.turns[-1], "task_context": context.model_copy(update=changes)}
 
 
 def _check_message(message: Any, info: ValidationInfo) -> Any:
@@ -168,7 +182,7 @@ class Action(StoredModel):
     Attributes:
         message: The prompt: text, a list of Strands content blocks, a Strands message (its content is used), or a list
             of chat messages (`{"role": ..., "content": text}`): the last becomes the message, those before it the
-            `conversation_history` of the context.
+            `conversation_history` of the context, and a system message its `system_prompt`.
         task_context: Context for the reward. Its fields are attributes of the action too.
 
     Example:

@@ -16,6 +16,7 @@ import numpy as np
 from strands_env.core import Action
 from strands_env.core.files import arrow, replacing
 from strands_env.core.seeds import FIELD
+from strands_env.core.types import system_prompt_of
 from strands_sglang.conversation.messages import format_messages
 from strands_sglang.exceptions import MessageConversionError
 
@@ -162,15 +163,17 @@ def prompt_rows(records: Sequence[PromptRecord]) -> list[dict[str, Any]]:
     """Rows as slime's `--prompt-data` and TRL's data sets take them, one a prompt.
 
     Returns:
-        `prompt`, text, or chat messages in every row if a prompt has a history; `label`, the ground truth;
-        `metadata`, other fields of the task (without the seed of a rollout); `prompt_id`, `pass_rate`, `passed`,
+        `prompt`, text, or chat messages in every row if a prompt has a history or a system prompt; `label`, the ground
+        truth; `metadata`, other fields of the task (without the seed of a rollout); `prompt_id`, `pass_rate`, `passed`,
         `measured`; `weight`, the spread with mean 1.
 
     Raises:
         MessageConversionError: A prompt has a block that is not chat text, such as an image.
     """
     has_messages = any(
-        record.action.task_context.conversation_history or not isinstance(record.action.prompt, str)
+        record.action.task_context.conversation_history
+        or not isinstance(record.action.prompt, str)
+        or system_prompt_of(record.action.task_context) is not None
         for record in records
     )
     mean = sum(record.spread for record in records) / len(records) if records else 1.0
@@ -179,8 +182,10 @@ def prompt_rows(records: Sequence[PromptRecord]) -> list[dict[str, Any]]:
         context = record.action.task_context
         prompt = record.action.prompt
         message = {"role": "user", "content": [{"text": prompt}] if isinstance(prompt, str) else prompt}
-        extra = context.model_dump(mode="json", exclude={"id", "ground_truth", "conversation_history", FIELD})
-        chat = format_messages([*context.conversation_history, message]) if has_messages else prompt
+        own = {"id", "ground_truth", "conversation_history", "system_prompt", FIELD}
+        extra = context.model_dump(mode="json", exclude=own)
+        messages = [*context.conversation_history, message]
+        chat = format_messages(messages, system_prompt_of(context)) if has_messages else prompt
         rows.append(
             {
                 "prompt": chat,

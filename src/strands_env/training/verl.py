@@ -186,6 +186,7 @@ async def run_rollout(
         "ground_truth": (row.get("reward_model") or {}).get("ground_truth"),
         "extra_info": row.get("extra_info"),
         "conversation_history": prompt.turns[:-1],
+        **({} if prompt.system is None else {"system_prompt": prompt.system}),
     }
     action = Action(message=prompt.turns[-1], task_context=TaskContext(**context))
     stops = stop_token_ids(tokenizer)  # the answer itself does not say whether it was cut
@@ -207,8 +208,6 @@ async def run_rollout(
         nonlocal environment
         backends.append(ServerManagerBackend(loop.server_manager, sampling_params, stops))
         environment = make_environment(model_factory=make_model)
-        if prompt.system is not None:
-            environment.system_prompt = prompt.system
         result = await environment.rollout(action)
         shape = backends[-1].experts_shape or experts_shape
         return Rollout(samples=samples_from_step(result, experts_shape=shape, placement=None), result=result)

@@ -139,13 +139,11 @@ async def _start(call: RolloutCall) -> Episode:
     sample = call.sample
     # Encoding takes long enough to be felt by the rollouts beside it.
     images = await asyncio.to_thread(prompt_images, sample, image_expander(call)) if has_images(sample) else ()
-    action, system = read_prompt(sample, images)
+    action = read_prompt(sample, images)
     episode = Episode(call=call)
     environment = make_environment(
         call.settings, partial(_make_model, episode), args=call.args, sample=sample, evaluation=call.evaluation
     )
-    if system is not None:
-        environment.system_prompt = system
     reward_fn = getattr(environment, "reward_fn", None)
     episode.scores = reward_fn is not None
     if not call.evaluation:

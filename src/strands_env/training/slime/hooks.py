@@ -143,7 +143,7 @@ async def _score_rollout(args: Any, samples: Sequence[Any]) -> Any:
         observation=Observation(messages=[{"role": "assistant", "content": [{"text": answer}]}]),
         termination_reason=TerminationReason(notes.get("termination_reason", TerminationReason.TASK_COMPLETE)),
     )
-    action, _ = read_prompt(sample)
+    action = read_prompt(sample)
     evaluation, call = bool(notes.get("evaluation")), object()
     with SESSION.reward_failures.running(call):
         if evaluation or await SESSION.why_left_out(args, settings, scorer.reward_fn, action) is None:

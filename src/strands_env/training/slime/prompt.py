@@ -23,8 +23,8 @@ NO_PROCESSOR = (
 """The reason there is no image expander, and what to do."""
 
 
-def read_prompt(sample: Any, images: Sequence[bytes] | None = None) -> tuple[Action, str | None]:
-    """Slime's prompt, one of messages in the format of chat completions, as an action and the system message.
+def read_prompt(sample: Any, images: Sequence[bytes] | None = None) -> Action:
+    """Slime's prompt, text or messages in the format of chat completions, as an action.
 
     Args:
         images: PNGs of the image parts, in order; None leaves the parts out.
@@ -39,13 +39,15 @@ def read_prompt(sample: Any, images: Sequence[bytes] | None = None) -> tuple[Act
         "metadata": {key: value for key, value in (sample.metadata or {}).items() if key != METADATA_KEY},
     }
     if isinstance(sample.prompt, str):
-        return Action(message=sample.prompt, task_context=TaskContext(**context)), None
+        return Action(message=sample.prompt, task_context=TaskContext(**context))
     try:
         chat = ChatPrompt.of(sample.prompt, images)
     except UnsupportedPromptError as error:
         raise SlimeConfigError(str(error)) from error
     context["conversation_history"] = chat.turns[:-1]
-    return Action(message=chat.turns[-1], task_context=TaskContext(**context)), chat.system
+    if chat.system is not None:
+        context["system_prompt"] = chat.system
+    return Action(message=chat.turns[-1], task_context=TaskContext(**context))
 
 
 def has_images(sample: Any) -> bool:

@@ -161,7 +161,7 @@ def _read_tasks(args: Any) -> list[Action]:
                 metadata = row.get(getattr(args, "metadata_key", None) or "metadata")
                 sample = SimpleNamespace(index=f"row {number}", prompt=row[question], metadata=metadata)
                 sample.label = None if label is None else row.get(label)
-                tasks.append(read_prompt(sample)[0])
+                tasks.append(read_prompt(sample))
             except (ValueError, KeyError, AttributeError, TypeError):  # slime says what is wrong with its data
                 continue
     return tasks

@@ -50,7 +50,7 @@ class SlimeSettings(BaseModel):
         reward: Import path of a `RewardFunction` class or a plain function for `reward_func`, where the environment
             has no reward.
         tool_parser: Name of the tool parser; None chooses one that fits the chat template.
-        system_prompt: System prompt of the environment; a system message in the data replaces it.
+        system_prompt: System prompt of the environment; a system message in the data takes its place.
         fanout: Return every path of a rollout as a sample, always in a list. Otherwise only the main agent's
             last path, which then trains every token sampled on it. None is true where slime's arguments name
             `reward_post_process`, which counts the paths of a rollout once, and slime takes lists: not with
