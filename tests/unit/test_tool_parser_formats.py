@@ -735,6 +735,14 @@ def test_the_calls_and_the_text_beside_them(name: str, sampled: str, calls: str,
         assert call.raw is None or call.raw in sampled[slice(*call.span)]
 
 
+def test_a_malformed_call_has_its_remains_up_to_the_last_end_marker() -> None:
+    sampled = qwen("<parameter=x>a </tool_call> b") + " so </tool_call>!"
+    output = get_tool_parser("qwen_xml").parse_all(sampled)
+    call = only(output.calls)
+    assert (call.raw, output.text) == (sampled[len("<tool_call>\n") : -len("</tool_call>!")].strip(), "!")
+    assert sampled[slice(*call.span)] == sampled.removesuffix("</tool_call>!")
+
+
 def test_gpt_oss_messages_are_text_or_reasoning_by_their_channel() -> None:
     parser, cut = get_tool_parser("gpt_oss"), CALL.removesuffix("<|call|>")
     sampled = (
