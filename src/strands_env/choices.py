@@ -11,7 +11,10 @@ from strands_env.sentences import ANSWER, IS, Remark, is_denied, is_supposed, re
 _WORD = r"[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # Chinese, Japanese and Korean write no space
 _END = rf"(?!{_WORD}|['’]\w|-\w|[^\S\n]*[=+/^<>])"  # the letter is no word, formula or `B-cell`
 # "Answer: A good question"
-_ARTICLE = r"(?!(?<=[AI])[^\S\n]+(?!(?:because|since|as|is|for|which|with|or|and|but|not|if|due|from)\b)[a-z])"
+_ARTICLE = (
+    r"(?!(?<=[AI])[^\S\n]+"
+    r"(?!(?:because|since|as|is|for|which|with|or|and|but|not|if|due|from|fits|works|remains)\b)[a-z])"
+)
 _LETTER = rf"(?P<letter>[A-J]){_END}{_ARTICLE}"
 _OPTION = r"(?i:(?:option|choice|letter|lettre|letra|lettera)\W{0,3})"
 _ADVERB = r"(?i:(?:I\s+(?:think|believe)|it\s+is|likely|probably|definitely|clearly|donc|also|quindi)\b\W{0,3})"
@@ -128,7 +131,7 @@ _YES = "yes|yeah|yep|yup|true|ja|oui"
 _NO = "no|nope|nah|false|nein|non"
 _POLAR = rf"(?:(?P<yes>(?i:{_YES}))|(?P<no>(?i:{_NO})))(?!\w|-\w)"
 _POLAR_STATED = re.compile(
-    rf"(?:(?:{ANSWER})\W{{0,4}}(?:{IS}|\W{{1,4}}(?=\w))\W{{0,6}}|\A\W*)(?={_POLAR}\W*(?:[,.;:!–—\n]|\Z))"
+    rf"(?:(?:{ANSWER})\W{{0,4}}(?:{IS}|\W{{1,4}}(?=\w))\W{{0,6}}|\b(?i:it\s+is)\s|\A\W*)(?={_POLAR}\W*(?:[,.;:!–—\n]|\Z))"
 )
 _JUDGED = re.compile(
     r"(?i)\b(?:is|it['’]s|that['’]s)(?P<not>\s+not|n['’]t)?\s+(?:(?:indeed|actually|always|clearly)\s+)?(?P<word>true|false)\b"
@@ -141,7 +144,7 @@ def find_polar(text: str) -> bool | None:
 
     It is the first word, or what follows "the answer is", unless a later sentence takes it back.
     """
-    text = _QUESTIONS.sub("", re.sub(r"[*`]|__", "", text))
+    text = _QUESTIONS.sub("", re.sub(r"[*`{}$]|__|\\(?:text|math)\w*", "", text))
     stated = [(found.end(), found["yes"] is not None) for found in _POLAR_STATED.finditer(text)]
     if not stated:
         judged = [*_JUDGED.finditer(text)][-1:]

@@ -14,9 +14,11 @@ from strands_env.sentences import (
     Remark,
     calmed,
     has_no_answer,
+    is_aside,
     is_denied,
     is_list,
     is_part,
+    is_whole,
     remarks,
     takes_back,
 )
@@ -32,6 +34,8 @@ _DASHES = str.maketrans("\u2212\u2012\u2013\u2014\u2010\u2011\u2044", "------/")
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _POWER = r"\^\s*(?:\{\s*([-+]?\d{1,4})\s*\}|([-+]?\d{1,4})(?!\d))"
 _LETTER = r"[^\W\d_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # Chinese, Japanese and Korean write no space
+_BOX = "\ue000"
+"""Stands in front of what a box holds."""
 _REPLACED = [
     (re.compile(pattern), text)
     for pattern, text in (
@@ -48,7 +52,7 @@ _REPLACED = [
         (r"\\[dt]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}", r"\1/\2"),
         (rf"(?<=\d)\s*(?:×|\\times|\\cdot|·|x|\*)\s*10\s*{_POWER}", r"e\1\2"),
         (rf"(?<![\w.,])10\s*{_POWER}", r"1e\1\2"),
-        (r"\\f?box(?:ed)?\s*\{([^{}]*)\}", r"\1"),
+        (r"\\f?box(?:ed)?\s*\{([^{}]*)\}", rf"{_BOX}\1"),
     )
 ]
 NUMERAL = r"""(?:(?P<whole>\d+)\s(?=\d+/\d))?                                    # of a mixed number
@@ -97,6 +101,8 @@ _OTHER_AFTER = re.compile(
       | \s+(?i:to\ the\ power\b|(?:times|divided\ by)\s+\S*\d)""",
     re.VERBOSE,
 )
+_REASON = re.compile(r"(?i)\d[^.\n]*\b(?:because|since)\b[^,;.\n]*\Z|\d[^().\n]*\s\([^()\n]*\Z")
+"""In front of a number that explains another, or stands in brackets behind it."""
 _STATED = re.compile(
     rf"(?:{ANSWER}(?i:\s+(?:to|for)\b[^.\n]{{0,80}}?)?\s*(?:{IS}|\bequals\b)"
     r"|(?i:\bactually,?(?:\s+it\s+is)?|\bcorrection:|\b(?:wait|no|rather|instead)\b[^.\n\d]{0,40}?\b(?:it|that)(?:['’]s|\s+is)))[\s:=\"'(\[$]*(?:(?i:indeed|thus|probably|exactly|simply|equal\s+to)\s+)?\Z"
@@ -143,10 +149,11 @@ def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
         lead = _LEAD.search(before)
         assert lead is not None  # it may be empty
         head = before[: lead.start()]
+        is_boxed, head = head.rstrip(" $").endswith(_BOX), head.replace(_BOX, "")
         numeral = None
         sentence = re.split(r"[.!?;\n](?:\s|$)", head)[-1] + re.split(r"[.!?;\n](?:\s|$)", after)[0]
-        is_reason = found and re.search(r"(?i)\d[^.\n]*\b(?:because|since)\b[^,;.\n]*\Z", head)
-        is_other = is_reason or _OTHER_BEFORE.search(head) or _OTHER_AFTER.match(after) or has_no_answer(sentence)
+        is_beside = is_whole(head) or (found and _REASON.search(head)) or has_no_answer(sentence)
+        is_other = is_beside or _OTHER_BEFORE.search(head) or _OTHER_AFTER.match(after)
         if not (is_other or is_part(head, after) or is_denied(head, after)):
             start = core.start() - len(lead[0])
             is_negative = any(sign and sign.strip().lower() not in "+" for sign in lead.groups())
@@ -154,7 +161,8 @@ def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
             found.append(numeral)
             places.append(start)
             rest, end = rest + text[end:start], core.end()
-        if _STATED.search(head):
+        clause = re.split(r"[.!?\n]\s+|\n", head)[-1]
+        if is_boxed or (_STATED.search(head) and not (is_stated and is_aside(clause))):
             answer, is_stated, place = numeral, True, core.end()
         elif numeral is not None and (not is_stated or (answer is None and re.search(r"[=≈]\s*\Z", head))):
             answer, place = None if re.search(r"\d \Z", head) else numeral, core.end()  # numbers side by side
@@ -168,7 +176,7 @@ def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
         elif later is not None and not text[place + at : later[1]].strip(" *$\n(=:"):
             given = later[0] if remark is Remark.CORRECTED or later[0] == answer else None
     is_choice = is_list(text.strip()) and not takes_back(text)
-    return found, None if is_choice else given, rest + text[end:]
+    return found, None if is_choice else given, (rest + text[end:]).replace(_BOX, "")
 
 
 def number_in_words(text: str) -> int | None:
@@ -193,7 +201,9 @@ def number_in_words(text: str) -> int | None:
 
 def _value(text: str) -> Fraction | str:
     number = only_number(text)
-    return "" if number is None else number.value
+    if number is None or isinstance(number.value, str):
+        return "" if number is None else number.value
+    return number.value / (100 if number.is_percent else 1)
 
 
 def only_number(text: str) -> Numeral | None:

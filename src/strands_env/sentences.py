@@ -37,7 +37,7 @@ _DENIED_BEFORE = re.compile(
             |reject(?:ed|s)?|eliminated?|excluded?|ruled?\ out|discard(?:ed)?|anything\ but
             |except(?:\ for)?|nobody\ says|other\ than|(?:differs?|different|far)\ from|unequal\ to
             |exceeds?|neither)|n['’]t|不是|并非|不等于)
-        (?:\s+(?:be|is|equal|to|the|final|answer|option|choice|letter|it))*
+        (?:\s+(?:be|is|equal|have|has|need|cost|take|get|to|the|final|answer|option|choice|letter|it))*
       | \b(?:wrong|incorrect|worst|second-best)\s+(?:\w+\s+)?(?:answer|option|choice|one|solution|result|value)\s*
         (?:is|was|would\ be|:|=)(?:\s+(?:option|choice))?
       | (?:\b(?:false|untrue)|\b(?:it|that)\s+is\s+not\s+(?:true|correct|the\ case|so)
@@ -76,7 +76,7 @@ _PART_BEFORE = re.compile(
         |step|case|part|problem|question|equation|example|page|chapter|section|figure|exercise|line)
       | n['’]t|(?:[\d)}]|\b[a-z])[^\S\n]*[-+/^]|[^\S\n][<>]|\d\s*\*(?!\*)|[≤≥≠√×]|\bout\ of
       |\d[kKM]?\W{0,3}(?:\b[^\W\d_]+\W{1,3})?\b(?:or|maybe|perhaps|possibly)|\b(?:either|[^\W\d_]+\s+or))
-      (?:\s+(?:of|the|be|to|equal|a|an))*(?:\s+[a-z]\s*=)?[\s*_`"']*(?:\$|\\[(\[])?\s*\Z""",
+      (?:\s+(?:of|the|be|to|equal|a|an))*(?:\s+[a-z]\s*=)?[\s*_`"']*(?:\\?\$|[£€¥₹]|\\[(\[])?\s*\Z""",
     re.VERBOSE,
 )
 _PART_AFTER = re.compile(
@@ -87,6 +87,9 @@ _PART_AFTER = re.compile(
           |if\b[^.\n]*\b(?:else|otherwise))\b
         | \\?%?[^\S\n]*\b(?:sure|certain|certainty|confident|confidence)\b)""",
     re.VERBOSE,
+)
+_WHOLE = re.compile(
+    r"(?i)\d\s+(?:[^\W\d_]+\s+)?(?:out\s+)?of\s+(?:the|these|those|his|her|their|our|my|all)(?:\s+(?:original|first|total))?\s*\Z"
 )
 _ANOTHER_AFTER = re.compile(
     r"""(?i)[\s*_`"'$)\]}]*(?:,\s*[-$]*\d[\d.]*)*(?:
@@ -156,7 +159,7 @@ _EARLIER = re.compile(
 )
 _ASIDE = re.compile(
     r"""(?i)\W*(?:(?:and|but|because|note(?:\s+that)?|also|however),?\s+)?(?:in\s+general|generally|more\s+generally|if|unless|suppos\w+|assum\w+|imagine|had|were|for|with|when(?:ever)?
-      |in\s+(?:the|that|this|which|any)?\s*case|in\s+contrast|e\.g|as\s+an?\s+\w+|similarly|likewise|otherwise|some(?:one|body)?|many|most|people
+      |in\s+(?:\w+\s+){0,2}case|in\s+contrast|e\.g|as\s+an?\s+\w+|similarly|likewise|otherwise|some(?:one|body)?|many|most|people
       |students|others|any(?:one|body)|(?:one|you)\s+(?:might|could|would|may)|an?\s+(?:common|naive|typical|frequent|tempting)|another
       |the\s+(?:naive|tempting|obvious|usual|wrong|common|other|previous|smaller|larger|next|most\s+common))\b
       (?![^\n]*\b(?:instead|correction|I\s+was\s+wrong|should\s+(?:be|have\s+been))\b)""",
@@ -257,6 +260,11 @@ def remarks(after: str) -> list[tuple[Remark, int]]:
         doubts |= doubt is not None
         found += [(remark, start + place) for place, remark in sorted(here)]
     return found
+
+
+def is_whole(before: str) -> bool:
+    """True if a number is the whole of which another was named: `5 of the 8`."""
+    return _WHOLE.search(before[-60:]) is not None
 
 
 def is_denied(before: str, after: str) -> bool:

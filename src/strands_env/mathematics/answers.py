@@ -20,6 +20,7 @@ from strands_env.sentences import (
     is_list,
     is_part,
     is_supposed,
+    is_whole,
     remarks,
     says_none,
     without_confidence,
@@ -79,7 +80,7 @@ _OR = re.compile(
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _FIRST_SENTENCE = re.compile(r"\s*(.+?)(?:です|입니다|이다)?(?:(?<!\d)\.(?:\s|$)|。|\.\s+(?=[A-Z(\d])|\.?\s*(?:\n|$))")
 _LEADING_WORD = re.compile(r"(?i)\W*(yes|no|true|false|ja|nein|oui|non)(?:[,.;:!]|\s*$)(?!\s*(?:yes|no)\b)")
-_POLAR = re.compile(r"(?i)\W*(yes|no|true|false)(?!\w)")
+_POLAR = re.compile(r"(?i)(?<!\w)\W*(yes|no|true|false)(?!\w)")
 _A_FEW_WORDS = re.compile(r"(?:(?!(?:a|an|not|very|so|too)\b)[^\W\d_]{2,}[ .'’-]{0,2}){1,3}")
 _OPTION = re.compile(r"\W*([A-J])\)?(?=\W*(?:[.,;!\n]|\Z))")
 
@@ -100,7 +101,9 @@ def candidates(answer: str, known: str, *, with_parts: bool) -> list[list[str]]:
         return _settled(answer, statements[0].start, statements[-1].end, items)
     if OPEN_BOX.search(answer):
         return []
-    if markers := list(_MARKER.finditer(answer)):
+    markers = list(_MARKER.finditer(answer))
+    own = [each for each in markers if not is_aside(re.split(r"[.!?\n]\s*", answer[: each.start()])[-1] + each[0])]
+    if markers := own or markers:  # `For 5 players the answer is 20` is another's
         tail = answer[markers[-1].end() :]
         first = _FIRST_SENTENCE.match(tail)
         if first is None:
@@ -217,6 +220,8 @@ def _runs(pattern: re.Pattern[str], text: str) -> list[_Run]:
     runs: list[_Run] = []
     for match in pattern.finditer(text):
         item = next(filter(None, match.groups())) if pattern is _FORMULA else match[0]
+        if pattern is _NUMBER and is_whole(text[max(0, match.start() - 60) : match.start()]):
+            continue
         if runs and _BETWEEN.fullmatch(text[runs[-1].end : match.start()]):
             runs[-1].items.append(item)
             runs[-1].end = match.end()
@@ -300,8 +305,10 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
 
 def _chosen(gold: str, answer: str, question: str) -> tuple[str, bool] | None:
     """The answer to a choice, a yes-or-no question or a count of none, and whether it is right; None for others."""
-    if gold.casefold() in ("yes", "no", "true", "false") and (polar := find_polar(answer)) is not None:
-        return ("yes" if polar else "no"), polar == (gold.casefold() in ("yes", "true"))
+    if gold.casefold() in ("yes", "no", "true", "false"):
+        polar = find_polar(answer)
+        if polar is not None or _POLAR.search(answer):  # `Yes and no` is wrong
+            return ("yes" if polar else "no"), polar == (gold.casefold() in ("yes", "true"))
     if re.fullmatch("[A-J]", gold) and (letter := find_letter(answer)) is not None:
         return letter, letter == gold
     if says_none(answer, question):

@@ -129,7 +129,10 @@ def plain(text: str) -> str:
 
 
 _MONTHS = words("jan feb mar apr may jun jul aug sep oct nov dec")
-_NAME = r"(?P<month>(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)\.?"
+_NAME = (
+    r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?|oct(?:ober)?"
+    r"|nov(?:ember)?|dec(?:ember)?)\.?"
+)
 _FORMS = [
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
