@@ -176,7 +176,7 @@ FAMILIES = [
     Family("minimax_m3", MINIMAX_M3, ("[e~[",)),
     Family("muse_glimmer", MUSE_GLIMMER, ("<|eot|>",)),
     Family("inkling", INKLING, ("<|content_model_end_sampling|>",)),
-    Family("solar_open", SOLAR_OPEN, ("<|end|>", "<|calls|>")),
+    Family("solar_open", SOLAR_OPEN, ("<|flush|>", "<|calls|>")),
     Family("functionary", FUNCTIONARY, ("<|eot_id|>",)),
     Family("functionary_v31", FUNCTIONARY_V31, ("<|eot_id|>", "<|eom_id|>")),
 ]
