@@ -1021,6 +1021,161 @@ Let A and B be matrices. | A(B+C) | \boxed{BA + CA} | 0
 """
 """Question, ground truth, answer, and the verdict."""
 
+FORMULAS = r"""
+? | |x-5| | \boxed{5-x} | 0
+? | |x+5| | \boxed{x+5} | 0
+? | |x+3| | \boxed{x+3} | 0
+? | \sqrt{(x-4)^2} | \boxed{4-x} | 0
+? | \sqrt{x^2-8x+16} | \boxed{4-x} | 0
+? | |2x-9| | \boxed{9-2x} | 0
+? | |x^2-16| | \boxed{16-x^2} | 0
+? | |t-4| | \boxed{4-t} | 0
+? | |x-1|+|x-5| | \boxed{|x-1|+5-x} | 0
+? | \max(x,10) | \boxed{10} | 0
+? | \min(x,10) | \boxed{x} | 0
+? | \min(n,5) | \boxed{n} | 0
+? | \frac{|x-7|}{x-7} | \boxed{-1} | 0
+? | \lfloor\frac{|x|}{4}\rfloor | \boxed{0} | 0
+? | y=|x-5| | \boxed{y=5-x} | 0
+? | (|x-5|,1) | \boxed{(5-x,1)} | 0
+? | |x-5| | \boxed{|5-x|} | 1
+? | |x-1| | \boxed{x-1} | 0
+? | \sqrt{(x-4)^2} | \boxed{|x-4|} | 1
+? | n+k-1 | \boxed{n+k} | 0
+? | n+k | \boxed{n+k} | 1
+? | x+c | \boxed{x+c+1} | 0
+? | 2x+k | \boxed{2x+k+3} | 0
+? | x^2+K | \boxed{x^2} | 0
+? | x^2+C | \boxed{x^2+5+C} | 1
+Find the integral of 2x. | x^2+c | \boxed{x^2+c-7} | 1
+Expand. | x^2+k | \boxed{x^2+k+1} | 0
+? | (-1)^{n-k}\binom{n}{k} | \boxed{\binom{n}{k}} | 0
+? | (-1)^{n-k}\binom{n}{k} | \boxed{(-1)^{n+k}\binom{n}{k}} | 1
+? | (-1)^{n-k}\binom{n}{k} | \boxed{(-1)^{n-k}\frac{n!}{k!(n-k)!}} | 1
+? | (-1)^{n+1} | \boxed{-(-1)^{n}} | 1
+? | (-1)^{n+1} | \boxed{(-1)^{n}} | 0
+? | \frac{1+(-1)^n}{2} | \boxed{\cos^2(\frac{n\pi}{2})} | 1
+? | \frac{1+(-1)^n}{2} | \boxed{1} | 0
+? | \frac{1+(-1)^n}{2} | \boxed{0} | 0
+? | \ln\frac{x-5}{x-7} | \boxed{\ln(x-5)-\ln(x-7)} | 1
+? | \ln((x-5)^2) | \boxed{2\ln|x-5|} | 1
+? | \ln(x^2-9) | \boxed{\ln(x-3)+\ln(x+3)} | 1
+? | \sqrt{x-50}\sqrt{x-60} | \boxed{\sqrt{(x-50)(x-60)}} | 1
+? | \sqrt[3]{-x} | \boxed{-\sqrt[3]{x}} | 1
+? | x^{1/3}x^{2/3} | \boxed{x} | 1
+? | \sqrt{x^2-1} | \boxed{\sqrt{x-1}\sqrt{x+1}} | 1
+? | \binom{n+1}{k+1} | \boxed{\binom{n}{k}+\binom{n}{k+1}} | 1
+? | \binom{n}{k} | \boxed{\binom{n}{n-k}} | 1
+? | \binom{n-1}{k-1} | \boxed{\binom{n-1}{n-k}} | 1
+? | \frac{n!}{(n-2)!} | \boxed{n(n-1)} | 1
+? | \frac{(2n)!}{2^n n!} | \boxed{\frac{(2n)!}{n!2^{n}}} | 1
+? | \binom{2n}{n} | \boxed{\frac{(2n)!}{(n!)^2}} | 1
+? | n! | \boxed{n(n-1)!} | 1
+? | \binom{n}{2} | \boxed{\frac{n(n-1)}{2}} | 1
+? | \binom{n}{2} | \boxed{\frac{n(n+1)}{2}} | 0
+? | \lfloor \frac{n}{2}\rfloor | \boxed{\frac{2n-1+(-1)^n}{4}} | 1
+? | \lfloor \frac{n}{2}\rfloor | \boxed{\frac{n}{2}} | 0
+? | \lfloor x\rfloor | \boxed{x} | 0
+? | \lceil \frac{n}{2}\rceil | \boxed{\lfloor\frac{n+1}{2}\rfloor} | 1
+? | \lfloor\frac{x}{1000}\rfloor | \boxed{0} | 0
+? | |x-10^9| | \boxed{10^9-x} | 0
+? | \max(x,y) | \boxed{\frac{x+y+|x-y|}{2}} | 1
+? | \max(x,y) | \boxed{x} | 0
+? | \max(x,100) | \boxed{100} | 0
+? | |x|+|y| | \boxed{|x+y|} | 0
+? | |xy| | \boxed{|x||y|} | 1
+? | \sqrt{x^2y^2} | \boxed{xy} | 0
+? | \sqrt{x^2y^2} | \boxed{|xy|} | 1
+Let x be a positive real number. | \sqrt{x^2} | \boxed{x} | 1
+Let $x$ be a positive real number. | \sqrt{x^2} | \boxed{-x} | 0
+Simplify for $x<5$. | 5-x | \boxed{|x-5|} | 1
+Let $x > 5$. | |x-5| | \boxed{x-5} | 1
+Let $x < 5$. | |x-5| | \boxed{x-5} | 0
+Let z be a complex number. | |z|^2 | \boxed{z^2} | 0
+Let z be a complex number. | |z|^2 | \boxed{z\bar{z}} | 1
+? | z\overline{z} | \boxed{|z|^2} | 1
+? | 2n\pi | \boxed{2k\pi} | 1
+? | x=2n\pi | \boxed{x=2k\pi, k\in\mathbb{Z}} | 1
+? | 2n\pi, n\in\mathbb{Z} | \boxed{2k\pi} | 1
+? | 2n\pi | \boxed{k\pi} | 0
+? | 2n\pi r | \boxed{2k\pi r} | 1
+Express it in terms of n and k. | n\pi | \boxed{k\pi} | 0
+? | 2\pi n | \boxed{2\pi m} | 1
+? | C_1e^{x}+C_2e^{2x} | \boxed{Ae^{x}+Be^{2x}} | 1
+? | y=C_1e^{x}+C_2e^{2x} | \boxed{y=C_2e^{x}+C_1e^{2x}} | 1
+? | y=C_1e^{x}+C_2e^{2x} | \boxed{y=Ae^{x}+Be^{3x}} | 0
+Solve the differential equation y'=2y. | Ce^{2x} | \boxed{Ae^{2x}} | 1
+Solve $y' = 2y$. | y=Ce^{2x} | \boxed{y=Ae^{2x}} | 1
+Solve $y' = 2y$. | y=Ce^{2x} | \boxed{y=Ae^{x}} | 0
+Solve the differential equation. | Ce^{2x} | \boxed{3Ce^{2x}} | 1
+? | C_1\cos x+C_2\sin x | \boxed{A\cos x+B\sin x} | 1
+? | C_1\cos x+C_2\sin x | \boxed{A\cos x} | 0
+? | C_1\cos x+C_2\sin x + x | \boxed{x + A\sin x + B\cos x} | 1
+? | \sin^2 x + C | \boxed{-\cos^2 x + C} | 1
+? | \sin^2 x+C | \boxed{-\frac12\cos 2x+C} | 1
+? | \sin^2 x+C | \boxed{\cos^2x+C} | 0
+? | \ln|x|+C | \boxed{\ln|5x|+C} | 1
+? | \frac{x^3}{3}+C | \boxed{\frac{x^3}{3}+K} | 1
+? | \frac{x^3}{3}+C | \boxed{\frac{x^3}{3}} | 0
+Find the integral | x^2 | \boxed{x^2+C} | 0
+? | \sin(2x) | \boxed{2\sin x\cos x} | 1
+? | \sin^4 x | \boxed{\frac{3-4\cos 2x+\cos 4x}{8}} | 1
+? | \tan(x/2) | \boxed{\frac{\sin x}{1+\cos x}} | 1
+? | e^{x+y} | \boxed{e^xe^y} | 1
+? | e^{2x} | \boxed{(e^x)^2} | 1
+? | 2^{x+3} | \boxed{8\cdot 2^x} | 1
+? | \sinh x | \boxed{\frac{e^x-e^{-x}}{2}} | 1
+? | \log_2 x | \boxed{\frac{\ln x}{\ln 2}} | 1
+? | \arcsin x | \boxed{\frac{\pi}{2}-\arccos x} | 1
+? | \arcsin x | \boxed{\arccos x} | 0
+? | \frac{1}{x-1}-\frac{1}{x+1} | \boxed{\frac{2}{x^2-1}} | 1
+? | \sin(n\pi) | \boxed{0} | 1
+? | \cos(n\pi) | \boxed{(-1)^n} | 1
+? | \cos(2n\pi) | \boxed{1} | 1
+? | \sin(\pi x) | \boxed{0} | 0
+Let a and b be positive reals. | a^{n}b^{n} | \boxed{(ab)^n} | 1
+? | x^y | \boxed{y^x} | 0
+? | x^{a+b} | \boxed{x^a x^b} | 1
+? | (x^a)^b | \boxed{x^{ab}} | 1
+? | \sqrt{a}\sqrt{b} | \boxed{\sqrt{ab}} | 1
+? | \frac{a^n-b^n}{a-b} | \boxed{a^{n-1}} | 0
+? | 1101_2 | \boxed{13} | n
+What is the number? | 13 | \boxed{1101_2} | 1
+What is the number? | 1101_2 | \boxed{13} | 1
+? | p \wedge q | \boxed{q\wedge p} | 1
+? | p \wedge q | \boxed{p\wedge q} | 1
+? | p \wedge q | \boxed{p\vee q} | 0
+? | p\to q | \boxed{\neg p\vee q} | 1
+? | p \land \lnot q | \boxed{\neg(\neg p\lor q)} | 1
+? | P(A\cap B) | \boxed{P(B\cap A)} | 1
+? | P(A\cap B) | \boxed{P(A\cup B)} | 0
+? | P(A\cap B)=\frac14 | \boxed{\frac14} | 1
+? | \{2n: n\in\mathbb{Z}\} | \boxed{\{2k \mid k\in\mathbb{Z}\}} | 1
+? | \{2n: n\in\mathbb Z\} | \boxed{\{2n+1: n\in\mathbb Z\}} | 0
+? | \{2n: n\in\mathbb Z\} | \boxed{\{4n: n\in\mathbb Z\}} | 0
+? | \{2n: n\in\mathbb Z\} | \boxed{\{-2n : n \in \mathbb{Z}\}} | 1
+? | 2\hat{\imath}+3\hat{\jmath} | \boxed{2\hat{i}+3\hat{j}} | 1
+? | 2\hat\imath+3\hat\jmath | \boxed{\langle 2,3\rangle} | 1
+? | 2\mathbf{i}+3\mathbf{j} | \boxed{2\hat\imath+3\hat\jmath} | 1
+? | 2\hat\imath+3\hat\jmath | \boxed{3\hat\imath+2\hat\jmath} | 0
+? | 20 \text{ J} | \boxed{20 \text{ N m}} | 1
+? | 20 J | \boxed{20 N m} | 1
+? | 20\text{ J} | \boxed{20\ \text{N}\cdot\text{m}} | 1
+? | 20\text{ J} | \boxed{20\ \mathrm{N\,m}} | 1
+? | 20\text{ J} | \boxed{20\text{ kg m}^2/\text{s}^2} | 1
+? | 20\text{ J} | \boxed{20 \text{ N}} | 0
+? | 5 \text{ W} | \boxed{5 \text{ J/s}} | 1
+? | 5 \text{ N} | \boxed{5 \text{ kg m/s}^2} | 1
+? | 5\text{ Pa} | \boxed{5\text{ N/m}^2} | 1
+? | 5\text{ C} | \boxed{5\text{ A s}} | 1
+? | 5\text{ V} | \boxed{5\text{ J/C}} | 1
+In what year was it? | 1776 | \boxed{\text{July 4, 1776}} | 1
+In what year was it? | 1776 | \boxed{\text{July 4, 1777}} | 0
+In which year was it signed? | 1776 | It was signed on July 4, 1776. | 1
+In which year? | 4 | July 4, 1776 | 0
+"""
+"""The same of formulas: which are equal, of which letters, and on what that rests."""
+
 
 def pairs(table: str) -> list[tuple[str, str]]:
     return [
@@ -1084,7 +1239,8 @@ def test_texts_are_read_whole_and_compared_by_what_they_denote(gold: str, answer
 
 
 @pytest.mark.parametrize(
-    "row", [*(f"? | {row}" for row in (FAMILIES + BOXES).strip().split("\n") if row), *ASKED.strip().split("\n")]
+    "row",
+    [*(f"? | {row}" for row in (FAMILIES + BOXES).split("\n") if row), *filter(None, (ASKED + FORMULAS).split("\n"))],
 )
 def test_each_way_of_writing_is_read_as_a_whole_and_as_it_was_asked(row: str) -> None:
     question, _, pair = row.partition(" | ")
@@ -1092,6 +1248,22 @@ def test_each_way_of_writing_is_read_as_a_whole_and_as_it_was_asked(row: str) ->
     found = verify(gold, answer.replace("⏎", "\n"), question)
     is_unscored = found.get("reason") in ("undecided", "gold_parse_failed")
     assert ("n" if is_unscored else str(int(bool(found.get("matched"))))) == verdict, found
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "decided"),
+    [
+        ("x^2+2x+1", r"\boxed{(x+1)^2}", "proof"),
+        ("|x-5|", r"\boxed{|5-x|}", "proof"),
+        (r"\max(x,y)", r"\boxed{\frac{x+y+|x-y|}{2}}", "proof"),
+        (r"\binom{n+1}{k+1}", r"\boxed{\binom{n}{k}+\binom{n}{k+1}}", "proof"),
+        (r"\lfloor\frac n2\rfloor", r"\boxed{\frac{2n-1+(-1)^n}{4}}", "sample"),
+        ("x+1", r"\boxed{x+1}", "text"),
+        ("x+1", r"\boxed{x+2}", "proof"),
+    ],
+)
+def test_a_verdict_says_whether_it_was_proved_or_sampled(gold: str, answer: str, decided: str) -> None:
+    assert verify(gold, answer)["decided"] == decided
 
 
 @pytest.mark.parametrize("gold", sorted({gold for gold, _ in (*pairs(RIGHT), *pairs(WRONG))}))

@@ -28,6 +28,7 @@ from strands_env.sentences import (
 
 from .boxes import OPEN_BOX, Boxes, Statement, find_boxes, unit_behind
 from .comparing import same
+from .formulas import comparing_under
 from .nodes import Node, is_plain_name
 from .products import ordered_letters, reads_as_word
 from .texts import Question, Reading, plain, readings
@@ -67,8 +68,9 @@ _REMARK = re.compile(
 """Begins what is said about an answer behind it."""
 _BETWEEN = re.compile(r"(?:[\s,;$&*]|\\[()\[\]]|and|or|then|[A-Za-z](?:_\w)?\s*=)*")
 _FORMULA = re.compile(r"(?<!\\)\$\$(.+?)\$\$|(?<!\\)\$((?:\\.|[^$\\])+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_MONTH = r"(?:jan|feb|mar|apr|may|june?|july?|aug|sept?|oct|nov|dec)[a-z]*\.?"
 _NUMBER = re.compile(
-    rf"""(?i)(?<![\w.:])\d{{1,2}}:\d\d(?::\d\d)?(?:\s?[ap]\.?m\b\.?)?(?![\w:])
+    rf"""(?i)\b{_MONTH}\s+\d{{1,2}}(?:st|nd|rd|th)?,?\s+\d{{4}}\b|\b\d{{1,2}}(?:st|nd|rd|th)?\s+(?:of\s+)?{_MONTH},?\s+\d{{4}}\b|(?<![\w.:])\d{{1,2}}:\d\d(?::\d\d)?(?:\s?[ap]\.?m\b\.?)?(?![\w:])
       | (?<![A-Za-z0-9_.:^])-?\$?{NUMERAL}(?:(?:st|nd|rd|th)\b)?""",
     re.VERBOSE,
 )
@@ -290,7 +292,8 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
     """Compare an answer with the expected one mathematically.
 
     Both are read whole or not at all. The last boxed expression counts; several boxes together count only where a set
-    or list is expected, so boxing many guesses gains nothing.
+    or list is expected, so boxing many guesses gains nothing. `decided` says how a verdict was found: by `proof`, by
+    `sample`, or as equal `text`.
     """
     answer = without_confidence(answer, question)
     if all(re.match(r"-?\.?\d", answer[sign.end() :]) for sign in _DOLLAR.finditer(answer)):  # no end of a formula
@@ -345,7 +348,7 @@ def _verify(gold: str, answer: str, question: str) -> dict[str, Any]:
         stated = plain(text)
         is_same_word = whole.isalpha() and reads_as_word(whole, ()) and stated.casefold() == whole.casefold()
         if whole and (stated == whole or is_same_word):
-            return {**info, "matched": True, "answer_parsed": info["gold_parsed"]}
+            return {**info, "matched": True, "decided": "text", "answer_parsed": info["gold_parsed"]}
         if not items:
             continue
         if has_box and len(text) > max(MAX_LENGTH, 2 * len(gold)):
@@ -355,17 +358,21 @@ def _verify(gold: str, answer: str, question: str) -> dict[str, Any]:
         if not found or (not has_box and not is_word and is_prose(found[0].node)):
             continue
         info["answer_parsed"] = [str(reading.node)[:500] for reading in found]
-        verdict = judge(expected, found, asked)
-        if verdict and (ordered := ordered_letters(gold, text, asked.is_about_matrices)):
-            one, other = readings(gold, ordered), readings(text, ordered)
-            verdict = judge(one, other, asked) if one and other else None
-        if verdict is False and len(items) > 1:
-            verdicts = [bool(each := readings(item)) and judge(expected, each) for item in items]
-            has_names = all("=" in item for item in items)  # of which one may be asked for
-            verdict = True if all(verdicts) else None if has_names and any(verdicts) else False
+        with comparing_under(asked.terms):
+            verdict = judge(expected, found, asked)
+            if verdict and (ordered := ordered_letters(gold, text, asked.is_about_matrices)):
+                one, other = readings(gold, ordered), readings(text, ordered)
+                verdict = judge(one, other, asked) if one and other else None
+            if verdict is False and len(items) > 1:
+                verdicts = [bool(each := readings(item)) and judge(expected, each) for item in items]
+                has_names = all("=" in item for item in items)  # of which one may be asked for
+                verdict = True if all(verdicts) else None if has_names and any(verdicts) else False
         if verdict is False and not has_box:
             verdict = None if is_named and len(whole) > 1 and is_word and not _MARKER.search(answer) else False
-        return {**info, "reason": "undecided"} if verdict is None else {**info, "matched": verdict}
+        if verdict is None:
+            return {**info, "reason": "undecided"}
+        decided = "sample" if verdict and asked.terms.sampled else "proof"
+        return {**info, "matched": verdict, "decided": decided}
     is_empty = not any(char.isalnum() for items in choices for item in items for char in item)
     if has_box:
         return {**info, "reason": "answer_parse_failed" if is_empty else "answer_unreadable"}

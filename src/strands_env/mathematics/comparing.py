@@ -13,11 +13,13 @@ from typing import Any
 import sympy
 from sympy import Integer, Rational, Symbol, oo
 
+from .formulas import PRECISION, Samples, terms
+from .logic import truth_table
 from .nodes import Node, is_formula, is_name, is_number, is_plain_name, is_symbol, rename, times, variable_of
 from .products import same_ordered
 from .sets import INTERVALS, JOINED, REVERSED, as_set, solution_set, union_of
 from .texts import is_species
-from .values import PRECISION, every, places, rounds, same_scalar
+from .values import every, rounds, same_scalar
 from .vocabulary import ARTICLES, TEMPERATURES, UNITS, canonical
 
 _NEGATIONS = frozenset(("not", "neither", "nor", "no", "never", "non"))
@@ -35,6 +37,10 @@ def same(gold: Node, answer: Node) -> bool | None:
         if kind in (gold.kind, answer.kind):
             return compare(gold, answer)
     verdict = same_scalar(gold, answer)
+    if verdict is False and all(is_number(node) and node.args[0].is_commutative for node in (gold, answer)):
+        one, other = (_as_quantity(node) if node.args[0].free_symbols else None for node in (gold, answer))
+        if one is not None and other is not None:  # `20 J` and `20 N m` without a font
+            return _same_quantity(one, other)
     if verdict and answer.detail == "ordinal" != gold.detail:  # 5 may be given for `fifth`; `5th` for 5 if so asked
         return False if gold.detail == "cardinal" else None
     return verdict
@@ -121,6 +127,17 @@ def _same_option(gold: Node, answer: Node) -> bool | None:
     if other.kind in ("word", "scalar") and re.fullmatch("[A-Ja-j]", str(other.args[0])):
         return bool(option.args[0] == str(other.args[0]).upper())
     return _verdict_with(gold, answer, option, option.args[1])
+
+
+def _same_logic(gold: Node, answer: Node) -> bool | None:
+    r"""Equal are formulas that are true in the same cases; `p \to q` without another connective is a relation."""
+    if gold.kind == answer.kind:
+        return bool(gold.args == answer.args)
+    formula, other = (gold, answer) if gold.kind == "logic" else (answer, gold)
+    mark = {("to",): r"\to", ("implies",): r"\implies", ("iff",): r"\iff"}.get(other.detail)
+    if other.kind != "relation" or mark is None or not all(map(is_symbol, other.args)):
+        return None if other.kind == "word" else False
+    return bool(truth_table(f" {mark} ".join(str(side.args[0]) for side in other.args)) == formula.args)
 
 
 def _same_formula(gold: Node, answer: Node) -> bool | None:
@@ -396,20 +413,22 @@ def _ratio_of_sides(members: Sequence[Node], others: Sequence[Node]) -> Any:
     if not all(map(is_number, (*members, *others))):
         return None
     one, other = (pair[0].args[0] - pair[1].args[0] for pair in (members, others))
-    symbols = sorted(one.free_symbols, key=str)
-    if not symbols or one.free_symbols != other.free_symbols:
+    if not one.free_symbols or one.free_symbols != other.free_symbols:
         return None
     if not (one.is_commutative and other.is_commutative):
         return next((Integer(sign) for sign in (1, -1) if same_ordered(one, sign * other)), None)
-    ratios = []
-    for place in places(symbols)[:5]:
-        left, right = one.subs(place).evalf(PRECISION), other.subs(place).evalf(PRECISION)
-        if not left.is_number or not right.is_number or not right or not left or left.has(sympy.nan, sympy.zoo):
+    samples, ratios = Samples(one, other), []
+    for left, right in samples:
+        left, right = left.evalf(PRECISION), right.evalf(PRECISION)
+        if not left.is_number or not right.is_number or not right or not left:
             return None
         ratios.append(left / right)
-    error = abs(ratios[0]) * Rational(1, 10 ** (PRECISION - 12))
-    is_constant = all(abs(ratio - ratios[0]) <= error for ratio in ratios)
-    return ratios[0] if is_constant and ratios[0].is_real else None
+        if abs(ratios[-1] - ratios[0]) > abs(ratios[0]) * Rational(1, 10 ** (PRECISION - 12)):
+            return None
+    if len(ratios) < 3 or not ratios[0].is_real:
+        return None
+    terms().sampled |= not samples.prove(one - sympy.nsimplify(ratios[0], rational=True) * other)
+    return ratios[0]
 
 
 # Groups and sets
@@ -461,7 +480,10 @@ def _same_groups(gold: Node, answer: Node) -> bool | None:
     ordered = _same_in_order(gold.args, answer.args)
     if kinds == {"list"} and _has_names(gold) and not any(item.kind == "relation" for item in answer.args):
         return ordered  # `a = 2, b = 3` as `2, 3`
-    if (len(kinds) == 1 and kinds <= {"sequence", "tuple", *INTERVALS}) or kinds in ({"tuple", "[]"}, {"tuple", "()"}):
+    if (len(kinds) == 1 and kinds <= {"sequence", "tuple", "image", *INTERVALS}) or kinds in (
+        {"tuple", "[]"},
+        {"tuple", "()"},
+    ):
         return ordered
     if kinds == {"list"} and len({str(one.args[0]) for one in gold.args if one.kind == "word"}) not in (
         0,
@@ -535,7 +557,8 @@ _BY_KIND: dict[str, Callable[[Node, Node], bool | None]] = {
     "option": _same_option,
     "phrase": _same_phrase,
     "formula": _same_formula,
-    "date": lambda gold, answer: False,
+    "logic": _same_logic,
+    "date": lambda gold, answer: terms().asks_year and gold.args[:1] == answer.args[:1],
     "cases": _same_cases,
     "congruence": _same_congruence,
     "relation": _same_relation,

@@ -4,7 +4,7 @@ A recursive descent over the tokens of `lexing`: whatever it does not know, and 
 text unreadable. So a number inside of something unknown never stands for the whole.
 
 `Node.kind` is one of: scalar, word, group (list, set, brackets), relation, call, sets, named, such, quantity, time,
-ratio, congruence, cases, based, option, phrase, formula, dots.
+ratio, congruence, cases, based, option, phrase, formula, logic, dots.
 """
 
 from __future__ import annotations
@@ -368,6 +368,11 @@ class Reader(ScalarReader):
         is_known = is_symbol(variable) and all(variable_of(part) == variable.args[0] for part in parts)
         if is_known and domain == Node("named", (), "R"):
             return condition
+        if condition.kind == "relation" and condition.detail == ("in",) and condition.args[1].kind == "named":
+            letter, members = condition.args
+            if is_symbol(letter) and variable.kind == "scalar" and letter.args[0] in variable.args[0].free_symbols:
+                any_member = Symbol(f"any {members.detail}")  # `{2n : n in Z}`
+                return Node("group", (rename(variable, letter.args[0], any_member),), "image")
         return Node("such", (Node("relation", (variable, domain), ("in",)), condition))
 
     def _named_set(self) -> Node:

@@ -12,6 +12,7 @@ from sympy import E, I, Integer, Matrix, Rational, Symbol, oo, pi
 from sympy.matrices.exceptions import ShapeError
 
 from .lexing import Token, Undefined, Unreadable
+from .logic import truth_table
 from .nodes import Node
 from .products import cross
 from .vocabulary import FUNCTIONS, NAMING, OPERATORS, SYMBOLS
@@ -293,11 +294,28 @@ class ScalarReader:
         return Rational(top, bottom)
 
     def _symbol(self, name: str) -> Any:
-        """A symbol with its index."""
+        r"""A symbol with its index; `P(A \cap B)`, the probability of an event."""
+        if name == "P" and (event := self._attempt(self._event)) is not None:
+            return Symbol(f"P {event}")
         commutes = name not in self._ordered
         if self._take("_"):
             name += "_" + self._text_argument()
         return Symbol(name, commutative=commutes)
+
+    def _event(self) -> tuple[Any, ...]:
+        """The cases of which an event consists, and those of its condition."""
+        self._expect("(")
+        start, depth = self._at, 1
+        while depth:
+            token = self._token()
+            depth += (token.value == "(") - (token.value == ")")
+            if not token.value:
+                raise Unreadable("brackets that do not end")
+        texts = [token.value for token in self._tokens[start : self._at - 1]]
+        is_event = {"|", r"\mid", r"\cap", r"\cup", ",", "'", "overline"} & {*texts} or r"\overline" in texts
+        parts = re.split(r"\||\\mid", " ".join(texts).replace(",", r"\cap"))
+        tables = tuple(truth_table(part) for part in parts)
+        return tables if is_event and len(parts) < 3 and None not in tables else self._fail("no event")
 
     def _command(self, name: str) -> Any:
         match name:
@@ -365,6 +383,8 @@ class ScalarReader:
             name = self._token().value
             while prefix in ("angle", "triangle") and self._peek().kind in ("letter", "symbol"):
                 name += self._token().value
+        name = name.removeprefix("vec ") if prefix == "hat" else name
+        name = name[1] if name in (r"\imath", r"\jmath") else name
         if not re.fullmatch(r"[^\W\d]+|\\[a-z]+", name):
             raise Unreadable("no name")
         return self._symbol(f"vec {name}" if prefix == "hat" and name in ("i", "j", "k") else f"{prefix} {name}")

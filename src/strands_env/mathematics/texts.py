@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
-from sympy import Integer, Symbol
+from sympy import Integer, Rational, Symbol
 
+from .formulas import Letter, Terms
 from .lexing import Token, Undefined, Unreadable, lex, normalise
+from .logic import truth_table
 from .nodes import Node, is_number
 from .reading import Reader
 from .vocabulary import COUNTED, MULTIPLIERS, NUMBER_WORDS, TEMPERATURES, UNITS, canonical, is_bare_unit, words
@@ -57,6 +59,8 @@ def readings(text: str, ordered: frozenset[str] = frozenset()) -> list[Reading]:
         return [Reading(Node("group", tuple(each[0].node for each in inner), "tuple"))] if all(inner) else []
     if (day := date(text)) is not None:
         return [Reading(day)]
+    if _CONNECTIVE.search(text) and (table := truth_table(text)) is not None:
+        return [Reading(Node("logic", table))]
     found = [] if (substance := formula(text)) is None else [Reading(substance)]
 
     def add(source: str, *, certain: bool, commas: bool, **options: bool) -> bool:
@@ -90,6 +94,7 @@ _PART = re.compile(
     r"(?:^|(?<=[;,.\s]))\s*(?:\\text\w*\s*\{\s*)?(?:\(?[a-e]\)(?=[\s\\{}\d+-])|\((?:[1-5]|i{1,3})\)(?=[\s\\}]))(?:\s*\})?"
 )
 _AROUND_PART = re.compile(r"^(?:[\s,;~]|\\[,;: ]|\\\\)+|(?:[\s,;~]|\\[,;: ]|\\q?quad|\\\\|\band\b)+$")
+_CONNECTIVE = re.compile(r"\\(?:wedge|land|vee|lor|neg|lnot|oplus)(?![A-Za-z])|[∧∨¬⊕]")
 _OPERATORS = re.compile(r"\\(?:int|sum|prod|lim)(?![A-Za-z])|\\frac\s*\{?d")
 
 
@@ -225,6 +230,67 @@ _RANK = re.compile(
 )
 
 
+_CALCULUS = re.compile(
+    r"(?i)\\int(?![A-Za-z])|∫|\b(?:integra(?:l|te|tion)|anti-?derivatives?|primitives?|differential\s+equation|O\.?D\.?E)\b"
+    r"|\bd[a-z]\s*/\s*d[a-z]\b|\\frac\s*\{\s*d\^?\d?\s*[a-z]\s*\}\s*\{\s*d|[a-z]''|\b[yfgux]'\s*(?:\([a-z]\))?\s*[-+=]|\\dot"
+)
+_PLUS_C = re.compile(r"[-+]\s*C(?:_\{?\d\}?)?\s*[.$]*\s*$|\b[Cc]_\{?[12]\}?")
+"""An expected answer with a constant of integration."""
+_MENTIONED = re.compile(r"(?<![A-Za-z\\])([A-Za-z](?:_\d)?)(?![A-Za-z'’])(?!\s[a-z]{2})")
+_LETTERS = r"(?<![A-Za-z\\])([A-Za-z](?:\s*(?:,|and|,\s*and)\s*[A-Za-z](?![A-Za-z]))*)(?![A-Za-z])"
+_KIND = (
+    r"((?:(?:non-?negative|positive|negative|real|complex|whole|natural|even|odd|distinct|rational|prime)[\s,]+)*"
+    r"(?:integers?|numbers?|reals|primes?))"
+)
+_STATED = re.compile(
+    rf"(?i:{_KIND})\s+{_LETTERS}"
+    rf"|{_LETTERS}\s+(?i:(?:is|are|be|denotes?)\s+(?:both\s+|all\s+)?(?:an?\s+|any\s+|some\s+|the\s+|two\s+)?{_KIND})"
+)
+_MEMBER = re.compile(
+    rf"{_LETTERS}\s*(?:\\in|∈)\s*(?:\\mathbb\s*\{{?\s*([NZRQC])\s*\}}?|([ℕℤℝℚℂ]))\s*(?:\^\s*\{{?\s*([+*]))?"
+)
+_BOUND = re.compile(
+    r"(?:(?<![\w.^}])(-?\d+(?:\.\d+)?)\s*(<|\\leq?(?![a-z])|≤)\s*)?"
+    rf"{_LETTERS}\s*(<|>|\\(?:leq?|geq?)(?![a-z])|≤|≥)\s*(-?\d+(?:\.\d+)?)(?![\w^\\]|\.\d)"
+)
+
+
+def _stated(text: str) -> dict[str, Letter]:
+    r"""What a question and its answer state of letters: `positive integers a and b`, `n \in Z`, `0 < x < 5`."""
+    found: dict[str, Letter] = {}
+    bounds: dict[str, set[tuple[Any, Any]]] = {}
+
+    def names(letters: str) -> list[str]:
+        return re.findall(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])", letters)
+
+    for kind, behind, before, other_kind in _STATED.findall(text):
+        kind = (kind or other_kind).lower()
+        is_whole = re.search("integer|whole|natural|prime|even|odd", kind) is not None
+        low = Rational(int(is_whole)) if re.search("(?<!non)(?<!non-)positive|natural|prime", kind) else None
+        low = Rational(0) if re.search("non-?negative|whole", kind) else low
+        high = Rational(-1 if is_whole else 0) if re.search("(?<!non)(?<!non-)negative", kind) else None
+        for name in names(behind or before):
+            found[name] = Letter(is_whole=is_whole, is_complex="complex" in kind, low=low, high=high)
+    for letters, plain_set, double, mark in _MEMBER.findall(text):
+        domain = plain_set or "NZRQC"["ℕℤℝℚℂ".index(double)]
+        low = Rational(int(domain in "NZ")) if mark or domain == "N" else None
+        for name in names(letters):
+            found[name] = Letter(is_whole=domain in "NZ", is_complex=domain == "C", low=low)
+    for low, _, letters, mark, high in _BOUND.findall(text):
+        is_low = mark in (">", r"\\ge", r"\\geq", "≥")
+        for name in names(letters):
+            pair = (Rational(high), None) if is_low else (Rational(low) if low else None, Rational(high))
+            bounds.setdefault(name, set()).add(pair)
+    for name, pairs in bounds.items():
+        if len(pairs) == 1:  # of several, each holds for a case
+            (low, high), letter = next(iter(pairs)), found.get(name, Letter())
+            if low is None or high is None or low < high:
+                found[name] = replace(
+                    letter, low=letter.low if low is None else low, high=letter.high if high is None else high
+                )
+    return found
+
+
 class Question:
     """What a question settles that an expected answer leaves out: its unit, its base, whether it asks for a rank.
 
@@ -233,6 +299,7 @@ class Question:
     Attributes:
         nouns: Words that may stand behind a number: those of the question and of the gold, and what one counts.
         is_about_matrices: Capitals in it may be matrices.
+        terms: What it states of letters.
     """
 
     def __init__(self, text: str, gold: str, expected: Sequence[Reading]) -> None:
@@ -252,6 +319,12 @@ class Question:
         units: set[Any] = {unit for groups in _UNIT.findall(text) if (unit := _unit("".join(groups)))}
         self._unit = units.pop() if len(units) == 1 else None
         self._rank = "ordinal" if _RANK.search(text) else "cardinal"
+        self.terms = Terms(
+            letters=_stated(f"{text} ; {gold}"),
+            mentioned=frozenset(_MENTIONED.findall(text)),
+            asks_year=re.search(r"(?i)\byear\b", text) is not None,
+            has_constants=_CALCULUS.search(f"{text} {gold}") is not None or _PLUS_C.search(gold) is not None,
+        )
 
     def settle(self, readings: Sequence[Reading], *, is_gold: bool) -> Sequence[Reading]:
         """Readings with what the question adds to them; as they are where no question is known."""

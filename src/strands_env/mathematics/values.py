@@ -3,20 +3,20 @@
 Numbers are compared exactly where both are exact; a decimal is exact too, unless it rounds the other number: with at
 least `DIGITS` significant digits it stands for every number that is rounded or cut off to it. So the tolerance is
 relative, at most 1e-5 of the value, the precision at which people write results down, and tiny and huge numbers differ
-like all others. Formulas are compared at points, with `PRECISION` digits, which needs no simplification that may hang.
+like all others. How formulas of letters are compared, `formulas` says.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import sympy
-from sympy import Integer, MatrixBase, Rational, Symbol, oo
+from sympy import Integer, MatrixBase, Rational, Symbol, oo, pi
 
+from .formulas import PRECISION, Samples, same_formula, terms
 from .nodes import Node
 from .products import same_ordered
 from .scalars import LOG_BASE
@@ -25,10 +25,6 @@ DIGITS = 6
 """Significant digits from which on a decimal may stand for a number that it rounds."""
 FLOAT_DIGITS = (15, 17)
 """Significant digits that a float has, and that it is printed with; what differs between them is noise."""
-PRECISION = 40
-POINTS = tuple(
-    Rational(numerator, 10_007) for numerator in (6151, 23417, -8123, 14009, 34567, -21911, 2741, 17123, 9343)
-)
 
 
 def every(verdicts: Sequence[bool | None]) -> bool | None:
@@ -50,37 +46,105 @@ def same_scalar(gold: Node, answer: Node) -> bool | None:
     if LOG_BASE in one.free_symbols | other.free_symbols:
         bases = (LOG_BASE, Integer(1), sympy.log(10))
         return any(compare(one.subs(LOG_BASE, base), other.subs(LOG_BASE, base)) for base in bases)
-    whole, constants = Symbol("any Z"), [_constant(formula) for formula in (one, other)]
+    one, other = _with_one_index(one, other)
+    whole = Symbol("any Z")
     if one.has(whole) and other.has(whole):  # `k pi` for every whole k: a period more or less
         period, other_period = one.diff(whole), other.diff(whole)
         if period in (other_period, -other_period) and not period.free_symbols:
             shift = sympy.nsimplify((one.subs(whole, 0) - other.subs(whole, 0)) / period)
             return bool(shift.is_Integer) or compare(one, other)
-    elif None not in constants:
-        return _same_up_to_constant(one - constants[0], other - constants[1])
+    if constants := _constants(one, other):
+        verdict = _same_family(one, other, *constants)
+        return verdict if verdict is not False else compare(one, other)
     return compare(one, other)
 
 
-def _constant(formula: Any) -> Any:
-    """The `C` of an antiderivative; None without one."""
-    symbols = {str(symbol): symbol for symbol in formula.free_symbols}
-    names = [name for name in symbols if re.fullmatch("[CcKk](_[01])?", name)]
-    others = [name for name in symbols if name not in names]
-    if len(names) != 1 or len(others) != 1 or not others[0][0].islower() or formula.diff(symbols[names[0]]) != 1:
+_INDEX = re.compile("any Z|[nkmlNK]")
+
+
+def _with_one_index(one: Any, other: Any) -> tuple[Any, Any]:
+    r"""`2n\\pi` and `2k\\pi` with one letter for any whole number."""
+    mine, others = one.free_symbols - other.free_symbols, other.free_symbols - one.free_symbols
+    names = [symbol.name for symbol in (*mine, *others)]
+    if (
+        len(mine) != 1
+        or len(others) != 1
+        or not all(map(_INDEX.fullmatch, names))
+        or not (one.has(pi) and other.has(pi))
+    ):
+        return one, other
+    if names[1] in terms().mentioned and names[0] not in (*terms().mentioned, "any Z"):
+        return one, other
+    whole = Symbol("any Z")
+    return one.xreplace({mine.pop(): whole}), other.xreplace({others.pop(): whole})
+
+
+# ---- constants of integration ----------------------------------------------------------------------------------------
+
+
+_CONSTANT = re.compile(r"[CcKkABD](?:_\{?\d\}?)?")
+
+
+def _constants(one: Any, other: Any) -> tuple[list[Any], list[Any]] | None:
+    """The constants of integration of both formulas; None where one has none, or another variable."""
+    known = terms()
+    if not known.has_constants:
         return None
-    return symbols[names[0]]
+    names = [sorted(formula.free_symbols, key=str) for formula in (one, other)]
+    both = [
+        [each for each in group if _CONSTANT.fullmatch(each.name) and each.name not in known.mentioned]
+        for group in names
+    ]
+    variables = [one.free_symbols - {*both[0]}, other.free_symbols - {*both[1]}]
+    return (both[0], both[1]) if all(both) and variables[0] == variables[1] and variables[0] else None
 
 
-def _same_up_to_constant(one: Any, other: Any) -> bool | None:
-    """Whether two functions of a variable differ by a constant."""
-    difference = one - other
-    symbols = sorted(difference.free_symbols, key=str)
-    values = [difference.subs(place).evalf(PRECISION) for place in places(symbols)]
-    values = [value for value in values if value.is_real]
-    if not difference.free_symbols or (len(values) > 2 and all(abs(value - values[0]) < 1e-25 for value in values)):
-        lacks_sign = one.has(sympy.Abs) and not other.has(sympy.Abs)
-        return None if lacks_sign and len(values) < len(POINTS) else True
-    return False if len(values) > 2 else None
+def _same_family(one: Any, other: Any, constants: Sequence[Any], others: Sequence[Any]) -> bool | None:
+    """Whether two formulas that are linear in their constants give the same functions, whatever the constants are.
+
+    They do where the functions behind the constants span the same space, in which the difference of the rest lies.
+    """
+    parts, other_parts = (
+        [formula.diff(each) for each in names] for formula, names in ((one, constants), (other, others))
+    )
+    if any(
+        part.free_symbols & {*names} for group, names in ((parts, constants), (other_parts, others)) for part in group
+    ):
+        return False
+    rests = [formula.subs(dict.fromkeys(names, 0)) for formula, names in ((one, constants), (other, others))]
+    samples = Samples(sympy.Tuple(*parts, rests[0]), sympy.Tuple(*other_parts, rests[1]))
+    rows = [[value.evalf(PRECISION) for value in (*left, *right)] for left, right in samples]
+    if (
+        samples.says_less
+        or len(rows) <= 2 * len(constants)
+        or not all(value.is_number for row in rows for value in row)
+    ):
+        return None
+    columns = list(zip(*rows, strict=True))
+    mine, theirs = columns[: len(parts)], columns[len(parts) + 1 : -1]
+    rest = [left - right for left, right in zip(columns[len(parts)], columns[-1], strict=True)]
+    rank = _rank(mine)
+    same = rank == _rank(theirs) == _rank([*mine, *theirs, rest])
+    terms().sampled |= same
+    return same
+
+
+def _rank(columns: Sequence[Sequence[Any]]) -> int:
+    """The number of columns that are independent."""
+    rows, rank = [list(column) for column in columns], 0
+    for place in range(len(rows[0])):
+        pivot = max(rows[rank:], key=lambda row: abs(row[place]), default=None)
+        if pivot is None:
+            break
+        if abs(pivot[place]) < 10**-20 * max(1, *map(abs, pivot)):
+            continue
+        rows.remove(pivot)
+        rows.insert(rank, pivot)
+        for row in rows[rank + 1 :]:
+            factor = row[place] / pivot[place]
+            row[:] = [value - factor * above for value, above in zip(row, pivot, strict=True)]
+        rank += 1
+    return rank
 
 
 def _same_matrix(gold: Node, answer: Node) -> bool | None:
@@ -104,39 +168,13 @@ def _same_values(one: Any, other: Any, digits: int | None, other_digits: int | N
         return False
     if one.has(oo, -oo) or other.has(oo, -oo):
         return False
-    symbols = sorted(one.free_symbols | other.free_symbols, key=str)
-    if not symbols:
+    if not one.free_symbols and not other.free_symbols:
         return _close(one, other, digits, other_digits)
-    both = one + other
-    is_whole = {str(symbol) for symbol in symbols} <= {"n", "k", "m"} and both.has(sympy.sin, sympy.cos)
-    is_whole |= any(power.base.is_negative and power.exp.free_symbols for power in both.atoms(sympy.Pow))
-    verdicts: list[bool | None] = []
-    for place in places(symbols, is_whole=is_whole):
-        left, right = one.subs(place), other.subs(place)
-        if left.has(sympy.nan, sympy.zoo, oo) or right.has(sympy.nan, sympy.zoo, oo):
-            continue
-        is_positive = all(value > 0 for value in place.values())
-        if not is_positive and not both.has(sympy.I) and (_is_complex(left) or _is_complex(right)):
-            # Roots and logarithms where they are not defined; `ln x` says less than an expected `ln |x|`.
-            verdicts += [None] if one.has(sympy.Abs) and not other.has(sympy.Abs) and not _is_complex(left) else []
-            continue
-        verdicts.append(_close(left, right, digits, other_digits))
-        if verdicts[-1] is False:
-            return False
-    return every(verdicts) if verdicts else None
 
+    def close(left: Any, right: Any) -> bool | None:
+        return _close(left, right, digits, other_digits)
 
-def places(symbols: Sequence[Any], *, is_whole: bool = False) -> list[dict[Any, Any]]:
-    """Values of symbols at which formulas are compared."""
-    if is_whole:
-        return [{symbol: Integer(3 * shift + 2 * at + 1) for at, symbol in enumerate(symbols)} for shift in range(7)]
-    rows = (itertools.islice(itertools.cycle(POINTS), shift, None) for shift in range(9))
-    return [dict(zip(symbols, row, strict=False)) for row in rows]
-
-
-def _is_complex(value: Any) -> bool:
-    imaginary = sympy.im(value.evalf(20))
-    return bool(abs(imaginary) > Rational(1, 10**12))
+    return same_formula(one, other, close, is_exact=exact)
 
 
 def _close(one: Any, other: Any, digits: int | None, other_digits: int | None) -> bool | None:

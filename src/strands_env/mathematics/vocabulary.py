@@ -90,17 +90,17 @@ m 1 length si m metre metres meter meters 米
 g 1 mass si g gram grams gm 克
 s 1 time si s sec secs second seconds 秒
 L 1/1000 length3 si L l liter liters litre litres 升
-N 1 force si N newton newtons
-J 1 energy si J joule joules
-W 1 power si W watt watts
-V 1 voltage si V volt volts
+N 1000 mass,length,time-2 si N newton newtons
+J 1000 mass,length2,time-2 si J joule joules
+W 1000 mass,length2,time-3 si W watt watts
+V 1000 mass,length2,time-3,current-1 si V volt volts
 A 1 current si A ampere amperes amp amps
-C 1 charge si C coulomb coulombs
-F 1 capacitance si F farad farads
-T 1 induction si T tesla teslas
-ohm 1 resistance si ohm ohms Omega Ω
-Pa 1 pressure si Pa pascal pascals
-Hz 1 frequency si Hz hertz
+C 1 current,time si C coulomb coulombs
+F 1/1000 mass-1,length-2,time4,current2 si F farad farads
+T 1000 mass,time-2,current-1 si T tesla teslas
+ohm 1000 mass,length2,time-3,current-2 si ohm ohms Omega Ω
+Pa 1000 mass,length-1,time-2 si Pa pascal pascals
+Hz 1 time-1 si Hz hertz
 eV 1 electronvolt si eV electronvolt electronvolts
 mol 1 amount si mol mole moles
 byte 1 data si byte bytes
@@ -142,7 +142,7 @@ UNITS: dict[str, tuple[Expr, dict[str, int]]] = {}
 """For every name of a unit: what it is worth in the unit of its dimension, and this dimension."""
 for _line in _TABLE.strip().split("\n"):
     _symbol, _worth, _dimension, _system, *_names = _line.split()
-    _base = {} if _dimension == "-" else {_dimension.rstrip("3"): 3 if _dimension.endswith("3") else 1}
+    _base = {name: int(power or 1) for name, power in re.findall("([a-z]+)(-?[0-9]*)", _dimension)}
     UNITS |= dict.fromkeys(_names, (Rational(_worth), _base))
     for _forms, _factor in _PREFIXES if _system == "si" else ():
         for _form in _forms.split():  # symbols go with symbols, words with words

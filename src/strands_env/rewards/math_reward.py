@@ -47,7 +47,8 @@ class MathRewardFunction(RewardFunction):
     processes with a limit on CPU time and memory, so an answer that explodes cannot hang, leak or kill anything; it
     is wrong, with reason `timeout`.
 
-    `info` has `matched`, `ground_truth`, `gold_parsed`, `answer_parsed` and, where nothing was compared, `reason`.
+    `info` has `matched`, `ground_truth`, `gold_parsed`, `answer_parsed`, `decided` (by `proof`, `sample` or equal
+    `text`) and, where nothing was compared, `reason`.
     Wrong: `no_final_response`, `answer_parse_failed` (no answer in it), `answer_unreadable`, `prompt_repeated`, and
     `timeout`, `too_complex`, `worker_died`, `verifier_error` of an answer that breaks the verifier. Not scored:
     `invalid_ground_truth`, `gold_parse_failed`, `undecided` (equal or not, depending on what was asked), and
