@@ -708,6 +708,7 @@ READ = [
 """The calls by name, malformed ones with a `!`, and the text beside them."""
 
 FUNCTION = "<function=f>\n</function>"
+KIMI_REST = "f:0<|tool_call_argument_begin|>{}"
 HALVES = [
     ("qwen_xml", f"{FUNCTION} and {FUNCTION}</tool_call> so {qwen('')}", "f! f", " so "),
     ("qwen_xml", f"`<function=f>` begins it.\n{FUNCTION}\n\nDone.", "f!", "`<function=f>` begins it.\n"),
@@ -716,6 +717,7 @@ HALVES = [
     ("minimax_m2", '<invoke name="f"></invoke><invoke name="f"></invoke></minimax:tool_call>', "f!", ""),
     ("hermes", '{"name": "f", "arguments": {"x": "</tool_call>", "y": "`a"}}\n</tool_call>', "f!", ""),
     ("glm", "Sure.\nf<arg_key>x</arg_key><arg_value>1</arg_value>", "f!", "Sure.\n"),
+    ("kimi_k2", "f:0<|tool_call_argument_begin|>{}<|tool_call_end|>", "unknown_tool!", KIMI_REST),
     ("olmo3", "I used f(x=1).", "", "I used f(x=1)."),
     ("mistral", 'So f[ARGS]{"x": 1}', "f!", "So "),
     ("mistral", 'So [{"name": "f", "arguments": {}}]', "f!", "So "),

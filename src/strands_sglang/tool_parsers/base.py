@@ -209,6 +209,11 @@ class ToolParser:
         return self.think_tokens[1] if self.think_tokens else None
 
     @property
+    def end_markers(self) -> tuple[str, ...]:
+        """Markers that end a block or, outside of one, a call without its beginning."""
+        return tuple(filter(None, self.tool_call_tokens[1:]))
+
+    @property
     def opening(self) -> str:
         """Pattern of what a call begins with inside its block, with the tool's name as its only group, which is named.
 
@@ -319,7 +324,7 @@ class ToolParser:
 
     def outside_error(self, *, is_opened: bool) -> str:
         """The error of a call outside of a block, or of an end marker without even the beginning of a call."""
-        subject = "the call" if is_opened else self.tool_end_token
+        subject = "the call" if is_opened else "an end marker"
         return f"{subject} stands outside of a section of calls: {self.tool_start_token} is missing"
 
     def unclosed_error(self, markup: str) -> str:

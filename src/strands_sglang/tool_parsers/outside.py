@@ -85,7 +85,7 @@ def read_outside(
 
 def _marks(parser: ToolParser) -> re.Pattern[str] | None:
     """What to look for; inline code and quoted markers come first, so that nothing is found inside of them."""
-    end = re.escape(parser.tool_end_token)
-    ends = [rf"(?P<quote>[\"']){end}(?P=quote)", f"(?P<end>{end})"] if end else []
+    end = "|".join(map(re.escape, parser.end_markers))
+    ends = [rf"(?P<quote>[\"'])(?:{end})(?P=quote)", f"(?P<end>{end})"] if end else []
     marks = [*([parser.opening] if parser.opening else []), *ends]
     return re.compile("|".join(["`[^`\n]+`", *marks])) if marks else None

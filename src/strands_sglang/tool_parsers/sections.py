@@ -44,6 +44,10 @@ class SectionToolParser(ToolParser):
         """Read the stripped text between a call's begin marker and its separator."""
         raise NotImplementedError(type(self).__name__)
 
+    @property
+    def end_markers(self) -> tuple[str, ...]:
+        return (*super().end_markers, self.CALL.end)
+
     def begin(self, text: str) -> BlockFinder:
         """A block begins at a section, or at a call that stands in none: one with a header, not a mention."""
         section, call, separator = map(re.escape, (self.tool_start_token, self.CALL.begin, self.CALL.separator))
