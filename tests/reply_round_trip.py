@@ -1,4 +1,7 @@
-"""The round trip of replies: what a template prints for known parts has to be read back as these parts."""
+"""The round trip of replies: what a template prints for known parts has to be read back as these parts.
+
+With small templates of our own, one for each kind of frame.
+"""
 
 from __future__ import annotations
 
@@ -118,3 +121,85 @@ def misread(renderer: DeltaRenderer) -> tuple[int, list[tuple[str, Any]]]:
         if got != parts or any(call.name != "add" for call in read.calls):
             wrong.append((text, got))
     return count, wrong
+
+
+# ---- templates, one for each kind of frame
+
+
+def framed(
+    *,
+    prompt: str = "",
+    thought: tuple[str, str] | None = None,
+    text: tuple[str, str] = ("", ""),
+    text_alone: tuple[str, str] | None = None,
+    calls: tuple[str, str] = ("", ""),
+    each: tuple[str, str] = ("", ""),
+    end: str = "<|im_end|>\n",
+) -> str:
+    """A ChatML template that prints such texts in front of and behind the parts of a reply.
+
+    Args:
+        prompt: The rest of the generation prompt.
+        text_alone: Around text without reasoning, if other than `text`.
+        calls, each: Around all calls of a reply, and around each.
+    """
+
+    def between(value: str, pair: tuple[str, str]) -> str:
+        return f"{pair[0]}{{{{ {value} }}}}{pair[1]}"
+
+    said = between("m.content", text)
+    if text_alone is not None:
+        alone = between("m.content", text_alone)
+        said = f"{{% if m.reasoning_content %}}{said}{{% else %}}{alone}{{% endif %}}"
+    call = '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}'
+    return (
+        "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}{% for m in messages %}"
+        "<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
+        f"{{% if m.reasoning_content %}}{between('m.reasoning_content', thought) if thought else ''}{{% endif %}}"
+        f"{{% if m.content %}}{said}{{% endif %}}"
+        f"{{% if m.tool_calls %}}{calls[0]}{{% for c in m.tool_calls %}}{each[0]}<tool_call>{call}</tool_call>{each[1]}"
+        f"{{% endfor %}}{calls[1]}{{% endif %}}{end}"
+        "{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+        f"{{% if add_generation_prompt %}}<|im_start|>assistant\n{prompt}{{% endif %}}"
+    )
+
+
+RESPONSE = framed(text=("<|START_RESPONSE|>", "<|END_RESPONSE|>"))
+FRAMES = {
+    "no frame": framed(thought=("<think>\n", "\n</think>\n\n")),
+    "markers around the text": RESPONSE,
+    "markers and reasoning that the prompt opens": framed(
+        prompt="<think>", thought=("<think>", "</think>"), text=("<|START_TEXT|>", "<|END_TEXT|>")
+    ),
+    "text blocks that no name tells from reasoning": framed(
+        thought=("<|block:a|>", "<|end|>"), text=("<|block:b|>", "<|end|>"), calls=("<|block:c|>", "<|end|>")
+    ),
+    "a tag of several tokens, opened by the prompt": framed(
+        prompt="<|open|>muse<|sep|>",
+        thought=("<|open|>muse<|sep|>", "<|close|>muse<|sep|>"),
+        text=("<|open|>say<|sep|>", "<|close|>say<|sep|>"),
+        text_alone=("<|open|>muse<|sep|><|close|>muse<|sep|><|open|>say<|sep|>", "<|close|>say<|sep|>"),
+        calls=("<|open|>do<|sep|>", "<|close|>do<|sep|>"),
+    ),
+    "a header behind reasoning": framed(
+        thought=("<|musing|>", "<|end|>\n<|im_start|>assistant\n"), text=("<|content|>", "")
+    ),
+    "a recipient in plain words": framed(text=("all\n", ""), calls=("\n>>>", "")),
+    "a recipient for each part": framed(
+        thought=(" to=self<|message|>", "<|eom|><|start|>assistant"), text=(" to=user<|message|>", "")
+    ),
+    "a wrapper around all calls": framed(calls=("<tool_calls>\n", "\n</tool_calls>")),
+    "a wrapper around each call": framed(each=("<tool_calls>", "</tool_calls>")),
+    "a prompt that ends inside the opening of reasoning": framed(
+        prompt="<|channel|>inner",
+        thought=("<|channel|>inner<|message|>", "<|end|>"),
+        text=("<|channel|>outer<|message|>", ""),
+    ),
+    "a prompt that ends inside the opening of the text": framed(
+        prompt="<|channel|>outer", text=("<|channel|>outer<|message|>", "<|end|>")
+    ),
+    "words that close reasoning": framed(
+        prompt="My steps:\n", thought=("My steps:\n", "\n[BEGIN FINAL RESPONSE]\n"), text_alone=("", "")
+    ),
+}
+ONE_BAR = framed(thought=("<|bar|>", "<|bar|>"))

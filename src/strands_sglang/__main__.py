@@ -32,6 +32,7 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
         "--kwargs", type=json_object, default={}, metavar="JSON", help="variables of the template, or a file"
     )
     parser.add_argument("--no-tools", action="store_true", help="check for use without tools")
+    parser.add_argument("--tool-parser", metavar="NAME", help="parser of the calls, as a model's tool_parser=")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--vision", action="store_true", help="prove that a server expands the model's images as we do")
     add_server(parser, "server that runs the model: its tokenizer must be this one")

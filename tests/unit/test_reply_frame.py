@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from provider_support import GO, Replay, tokenizer
-from reply_round_trip import ADD, misread
+from provider_support import GO, Replay, add, call, completion, tokenizer
+from reply_round_trip import ADD, FRAMES, ONE_BAR, RESPONSE, framed, misread
 
+from strands_env.core import Action, Environment
+from strands_env.core.models import sglang_model_factory
+from strands_env.rewards import ExactMatchReward, FormatReward, NumberReward
 from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.conversation.reply_format import choose_reader
@@ -17,88 +22,13 @@ from strands_sglang.exceptions import TemplateError
 from strands_sglang.template import DeltaRenderer
 from strands_sglang.testing import Reply, ScriptedClient
 from strands_sglang.tool_parsers import HermesToolParser
+from tests.unit.gateway_support import rig
 
 SPEC: Any = {"name": "add", "description": "Adds.", "inputSchema": {"json": {"type": "object", "properties": {}}}}
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 
 
-def framed(
-    *,
-    prompt: str = "",
-    thought: tuple[str, str] | None = None,
-    text: tuple[str, str] = ("", ""),
-    text_alone: tuple[str, str] | None = None,
-    calls: tuple[str, str] = ("", ""),
-    each: tuple[str, str] = ("", ""),
-    end: str = "<|im_end|>\n",
-) -> str:
-    """A ChatML template that prints such texts in front of and behind the parts of a reply.
-
-    Args:
-        prompt: The rest of the generation prompt.
-        text_alone: Around text without reasoning, if other than `text`.
-        calls, each: Around all calls of a reply, and around each.
-    """
-
-    def between(value: str, pair: tuple[str, str]) -> str:
-        return f"{pair[0]}{{{{ {value} }}}}{pair[1]}"
-
-    said = between("m.content", text)
-    if text_alone is not None:
-        alone = between("m.content", text_alone)
-        said = f"{{% if m.reasoning_content %}}{said}{{% else %}}{alone}{{% endif %}}"
-    call = '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}'
-    return (
-        "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}{% for m in messages %}"
-        "<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
-        f"{{% if m.reasoning_content %}}{between('m.reasoning_content', thought) if thought else ''}{{% endif %}}"
-        f"{{% if m.content %}}{said}{{% endif %}}"
-        f"{{% if m.tool_calls %}}{calls[0]}{{% for c in m.tool_calls %}}{each[0]}<tool_call>{call}</tool_call>{each[1]}"
-        f"{{% endfor %}}{calls[1]}{{% endif %}}{end}"
-        "{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
-        f"{{% if add_generation_prompt %}}<|im_start|>assistant\n{prompt}{{% endif %}}"
-    )
-
-
 GIGACHAT = framed(end="<|message_sep|>\n").replace("</tool_call>", "").replace("<tool_call>", "<|function_call|>")
-RESPONSE = framed(text=("<|START_RESPONSE|>", "<|END_RESPONSE|>"))
-FRAMES = {
-    "no frame": framed(thought=("<think>\n", "\n</think>\n\n")),
-    "markers around the text": RESPONSE,
-    "markers and reasoning that the prompt opens": framed(
-        prompt="<think>", thought=("<think>", "</think>"), text=("<|START_TEXT|>", "<|END_TEXT|>")
-    ),
-    "text blocks that no name tells from reasoning": framed(
-        thought=("<|block:a|>", "<|end|>"), text=("<|block:b|>", "<|end|>"), calls=("<|block:c|>", "<|end|>")
-    ),
-    "a tag of several tokens, opened by the prompt": framed(
-        prompt="<|open|>muse<|sep|>",
-        thought=("<|open|>muse<|sep|>", "<|close|>muse<|sep|>"),
-        text=("<|open|>say<|sep|>", "<|close|>say<|sep|>"),
-        text_alone=("<|open|>muse<|sep|><|close|>muse<|sep|><|open|>say<|sep|>", "<|close|>say<|sep|>"),
-        calls=("<|open|>do<|sep|>", "<|close|>do<|sep|>"),
-    ),
-    "a header behind reasoning": framed(
-        thought=("<|musing|>", "<|end|>\n<|im_start|>assistant\n"), text=("<|content|>", "")
-    ),
-    "a recipient in plain words": framed(text=("all\n", ""), calls=("\n>>>", "")),
-    "a recipient for each part": framed(
-        thought=(" to=self<|message|>", "<|eom|><|start|>assistant"), text=(" to=user<|message|>", "")
-    ),
-    "a wrapper around all calls": framed(calls=("<tool_calls>\n", "\n</tool_calls>")),
-    "a wrapper around each call": framed(each=("<tool_calls>", "</tool_calls>")),
-    "a prompt that ends inside the opening of reasoning": framed(
-        prompt="<|channel|>inner",
-        thought=("<|channel|>inner<|message|>", "<|end|>"),
-        text=("<|channel|>outer<|message|>", ""),
-    ),
-    "a prompt that ends inside the opening of the text": framed(
-        prompt="<|channel|>outer", text=("<|channel|>outer<|message|>", "<|end|>")
-    ),
-    "words that close reasoning": framed(
-        prompt="My steps:\n", thought=("My steps:\n", "\n[BEGIN FINAL RESPONSE]\n"), text_alone=("", "")
-    ),
-}
 
 
 def renderer(template: str, *, tools: bool) -> DeltaRenderer:
@@ -149,21 +79,43 @@ def test_a_frame_is_taken_off_once_at_the_edges_and_nowhere_else(sampled: str, t
     assert "".join(sampled[start:end] for _, start, end in read.segments) == sampled
 
 
-ONE_BAR = framed(thought=("<|bar|>", "<|bar|>"))
+def json_reward(action: Action, result: Any) -> float:
+    """A reward that an answer with anything around its JSON breaks."""
+    return float(json.loads(result.observation.final_response)["answer"] == action.task_context.ground_truth)
+
+
+def texts_in(answer: Any) -> Iterator[str]:
+    """Every text under the keys by which dialects give visible text."""
+    if isinstance(answer, list):
+        for each in answer:
+            yield from texts_in(each)
+    elif isinstance(answer, dict):
+        for key, value in answer.items():
+            if isinstance(value, str) and key in ("content", "text"):
+                yield value
+            yield from texts_in(value)
 
 
 def test_markers_that_nothing_takes_off_are_refused_with_tools_and_warned_of_once_without(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
-    for tools in (False, False, True):
+    for tools in ([], [], [SPEC]):
+        conversation = Conversation(tokenizer=tokenizer(), client=Replay([]), chat_template=ONE_BAR)
         with pytest.raises(TemplateError) if tools else nullcontext() as refusal:
-            choose_reader(renderer(ONE_BAR, tools=tools))
+            conversation.prepare(TurnRequest(messages=GO, tools=tools))
     assert "'<|bar|>REASONING<|bar|>TEXT'" in str(refusal.value)
     assert [record.message.count("'<|bar|>REASONING<|bar|>TEXT'") for record in caplog.records] == [1]
-    # Who asks for no reasoning sees it as text, with its tags.
-    as_text = choose_reader(renderer(ONE_BAR, tools=True), HermesToolParser(think_tokens=None)).parser
-    assert as_text.parse_all("<|bar|>a<|bar|>b").text == "<|bar|>a<|bar|>b"
+
+
+@pytest.mark.parametrize("tags", [None, ("<mine>", "</mine>")])
+def test_who_names_tags_of_reasoning_or_asks_for_none_is_not_overruled(tags: Any) -> None:
+    for template in (FRAMES["a header behind reasoning"], ONE_BAR):
+        parser = choose_reader(renderer(template, tools=True), HermesToolParser(think_tokens=tags)).parser
+        read = parser.parse_all("<mine>a</mine>b<|musing|>c")
+        assert (read.reasoning, read.text) == (
+            ("", "<mine>a</mine>b<|musing|>c") if tags is None else ("a", "b<|musing|>c")
+        )
 
 
 @pytest.mark.parametrize("stop", ["<|message_sep|>", "<|im_end|>"])
@@ -184,3 +136,43 @@ async def test_a_stop_token_that_ends_calls_is_no_part_of_an_answer(
     )
     reply = (await conversation.turn(TurnRequest(messages=GO, tools=[SPEC]))).reply
     assert (reply.text, len(reply.calls), "<|" in reply.reasoning) == (text, calls, False)
+
+
+@pytest.mark.parametrize(
+    ("reward", "answer", "truth"),
+    [
+        (NumberReward(), "425", "425"),
+        (ExactMatchReward(), "Zürich", "Zürich"),
+        (FormatReward(r"\{.*\}"), '{"answer": 425}', None),
+        (json_reward, '{"answer": 425}', 425),
+    ],
+    ids=["number", "exact", "format", "json"],
+)
+@pytest.mark.parametrize("with_tools", [False, True], ids=["without tools", "with tools"])
+async def test_a_reward_sees_the_answer_and_nothing_of_its_frame(
+    reward: Any, answer: str, truth: Any, with_tools: bool
+) -> None:
+    script = [completion(f"<think>x</think><|START_RESPONSE|>I add.<|END_RESPONSE|>{call(1, 2)}")] if with_tools else []
+    client = Replay([*script, completion(f"<|START_RESPONSE|>{answer}<|END_RESPONSE|>")])
+    factory = sglang_model_factory(tokenizer=tokenizer(), client=client, chat_template=RESPONSE)
+
+    class Adding(Environment):
+        def get_tools(self) -> list[Any]:
+            return [add] if with_tools else []
+
+    env = Adding(model_factory=factory, reward_fn=reward)
+    result = await env.step(Action(message="What?", task_context={"ground_truth": truth}))
+    assert (result.reward.reward if result.reward else result.termination_reason) == 1.0
+    assert "<|" not in str(result.observation.final_response)
+    assert len(client.prompts) == 1 + with_tools
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_clients_of_the_gateway_see_no_marker(path: str) -> None:
+    script = [completion("<|START_RESPONSE|>4 < 25<|END_RESPONSE|>") for _ in range(2)]
+    async with rig(script, chat_template=RESPONSE) as r:
+        body = {"model": "m", "max_tokens": 99, "messages": [{"role": "user", "content": "Hi"}]}
+        whole, events = await r.post(path, body), await r.events(path, body)
+    for answer in (whole, events):
+        assert "4 < 25" in "".join(texts_in(answer))
+        assert "_RESPONSE" not in json.dumps(answer)

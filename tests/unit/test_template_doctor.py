@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from provider_support import Replay
+from provider_support import GO, Replay
+from reply_round_trip import FRAMES, ONE_BAR, RESPONSE, framed
 
-from strands_sglang import SGLangModel, get_tokenizer
+from strands_sglang import SGLangModel, TemplateError, ToolParserError, get_tokenizer
 from strands_sglang.__main__ import main
 from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
 from strands_sglang.commands.doctor import load_source
+from strands_sglang.conversation import Conversation, TurnRequest
 from tests.unit.template_texts import CHATML, LLAMA
 
 LOSES_TOOLS = "{% for m in messages if m.role != 'tool' %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}<assistant>"
@@ -43,6 +45,7 @@ THINKING = CHATML.replace(
     "{{ message.content or '' }}{% if message.reasoning_content and (loop.last or preserve_thinking) %}"
     "<think>{{ message.reasoning_content }}</think>{% endif %}",
 )
+UNREADABLE = framed(each=("<|calls|>", "")).replace("<tool_call>", "").replace("</tool_call>", "")
 OPENS = CHATML + "{% if add_generation_prompt and think %}<think>\n{% endif %}"
 
 
@@ -60,12 +63,53 @@ OPENS = CHATML + "{% if add_generation_prompt and think %}<think>\n{% endif %}"
         ),
         (OPENS, ["--stop", "<|im_end|>", "--kwargs", '{"think": true}'], 0, ["prompt opens <think>"]),
         (THINKING, ["--stop", "<|im_end|>"], 0, ["template_kwargs={'preserve_thinking': True}"]),
+        (
+            RESPONSE,
+            ["--stop", "<|im_end|>"],
+            0,
+            ["parser     hermes", "frame      '<|START_RESPONSE|>' '<|END_RESPONSE|>'", "without tools  yes"],
+        ),
+        (
+            UNREADABLE,
+            ["--stop", "<|im_end|>"],
+            1,
+            ["verdict    UNSUPPORTED", "prompts    EXACT", "with tools     no: no tool parser", "without tools  yes"],
+        ),
+        (UNREADABLE, ["--stop", "<|im_end|>", "--no-tools"], 0, ["verdict    EXACT"]),
+        (UNREADABLE, ["--stop", "<|im_end|>", "--tool-parser", "hermes"], 0, ["verdict    EXACT", "parser     hermes"]),
+        (
+            ONE_BAR,
+            ["--stop", "<|im_end|>"],
+            1,
+            ["UNSUPPORTED", "'<|bar|><|bar|>' is left", "without tools  yes: of its"],
+        ),
+        (FRAMES["a header behind reasoning"], ["--stop", "<|im_end|>"], 0, ["between <|musing|> and <|end|>"]),
+        (
+            FRAMES["a tag of several tokens, opened by the prompt"],
+            ["--stop", "<|im_end|>"],
+            0,
+            ["prompt opens <|open|>muse<|sep|>, <|close|>muse<|sep|> closes it; printed in past replies"],
+        ),
     ],
 )
 def test_the_report_says_the_verdict_and_what_to_do(tmp_path, capsys, template, arguments, status, words):
     assert diagnose(jinja_file(tmp_path, template), *arguments) == status
     out = capsys.readouterr().out
     assert [word for word in words if word not in out] == []
+
+
+@pytest.mark.parametrize("template", [CHATML, RESPONSE, UNREADABLE, ONE_BAR, LOSES_TOOLS])
+def test_the_exit_status_is_what_a_model_decides(tmp_path: Path, template: str) -> None:
+    folder = tokenizer_folder(tmp_path, template)
+    conversation = Conversation(tokenizer=get_tokenizer(folder), client=Replay([]))
+    tool: Any = {"name": "f", "description": "Does.", "inputSchema": {"json": {"type": "object", "properties": {}}}}
+    for tools in ([], [tool]):
+        try:
+            conversation.prepare(TurnRequest(messages=GO, tools=tools))
+            refused = 0
+        except (TemplateError, ToolParserError):
+            refused = 1
+        assert diagnose(folder, *([] if tools else ["--no-tools"])) == refused
 
 
 def test_report_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The command `strands-sglang doctor`: is this chat template, or with `--vision` are these images, exact turn by turn?
+"""The command `strands-sglang doctor`: can this chat template, or with `--vision` can these images, be used?
 
 ```
 strands-sglang doctor path/to/tokenizer
@@ -23,9 +23,11 @@ from typing import Any
 from ..backends.clients import connect, get_tokenizer
 from ..backends.engine.own_models import ModelLoadError
 from ..command_line import CommandError, Exit, server_of
-from ..exceptions import StrandsSGLangError, TemplateError
-from ..template import ChatTemplate, DeltaRenderer, Flag, Report, TemplateVerdict, probe_tools
+from ..conversation.reply_format import ReplyReader, choose_reader
+from ..exceptions import StrandsSGLangError, TemplateError, ToolParserError
+from ..template import ChatTemplate, DeltaRenderer, Flag, TemplateVerdict, probe_tools
 from ..tokenizer import TokenizerAdapter
+from ..tool_parsers import TOOL_PARSER_REGISTRY, ToolParser, as_tool_parser
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,8 +43,39 @@ def run(args: argparse.Namespace) -> int:
     return check_vision(args)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """The use of a template with tools or without, as a model decides on it.
+
+    Attributes:
+        reader: Parser and frame of its replies; None if it cannot be used.
+        problem: Why it cannot be used, or what is wrong though it can; empty if nothing is.
+    """
+
+    renderer: DeltaRenderer
+    reader: ReplyReader | None
+    problem: str
+
+    @classmethod
+    def of(cls, renderer: DeltaRenderer, tool_parser: ToolParser | None) -> Use:
+        """Ask as a model asks."""
+        report = renderer.report
+        if report.verdict is TemplateVerdict.UNSUPPORTED and renderer.tools is None:
+            return cls(renderer=renderer, reader=None, problem="; ".join(dict.fromkeys(report.refused.values())))
+        try:
+            reader = choose_reader(renderer, tool_parser)
+        except (TemplateError, ToolParserError) as error:
+            return cls(renderer=renderer, reader=None, problem=str(error))
+        return cls(renderer=renderer, reader=reader, problem=reader.problem)
+
+    @property
+    def verdict(self) -> TemplateVerdict:
+        """The verdict on prompts, or UNSUPPORTED if replies cannot be read."""
+        return TemplateVerdict.UNSUPPORTED if self.reader is None else self.renderer.report.verdict
+
+
 def check_template(args: argparse.Namespace) -> int:
-    """Check a template and print the report; returns 0 if it is usable, 1 if not, 2 for wrong input.
+    """Check a template and print the report; returns 0 if a model can use it, 1 if not, 2 for wrong input.
 
     Raises:
         ModuleNotFoundError: A model id was given and transformers is not installed.
@@ -51,29 +84,35 @@ def check_template(args: argparse.Namespace) -> int:
         special = {"eos_token": args.eos, "bos_token": args.bos}
         special_values = {name: token for name, token in special.items() if token is not None}
         source = load_source(args.source, args.stop, special_values)
-        renderer = DeltaRenderer(
-            source.template,
-            tools=None if args.no_tools else probe_tools([]),
-            template_kwargs=args.kwargs,
-            stop_tokens=source.stop_tokens,
-            special_tokens=source.special_tokens,
-        )
-        report = renderer.report
-    except TemplateError as error:
+        tool_parser = as_tool_parser(args.tool_parser)
+        with_tools, without = (Use.of(source.renderer(tools, args.kwargs), tool_parser) for tools in (True, False))
+    except (TemplateError, ToolParserError) as error:
         raise CommandError(error, Exit.USAGE) from error
-    printed = None if args.no_tools else renderer.printed_call("lookup", {"q": "two words"})
+    asked = without if args.no_tools else with_tools
+    printed = None if args.no_tools else asked.renderer.printed_call("lookup", {"q": "two words"})
     if args.json:
-        text = json.dumps(_as_json(report, source, printed), ensure_ascii=False, indent=2)
+        text = json.dumps(_as_json(asked, source, printed, {"with": with_tools, "without": without}), **_JSON_OPTIONS)
     else:
-        text = "\n".join(_as_text(report, source, printed, with_tools=not args.no_tools))
+        text = "\n".join(_as_text(asked, source, printed, {"with": with_tools, "without": without}))
     sys.stdout.write(text + "\n")
     if args.server is not None:
         check_served(args.server, args.source)
-    return Exit.FAILED if report.verdict is TemplateVerdict.UNSUPPORTED else Exit.OK
+    return Exit.FAILED if asked.reader is None else Exit.OK
 
 
-def _as_text(report: Report, source: Source, printed: str | None, *, with_tools: bool) -> Iterator[str]:
-    yield f"verdict    {report.verdict}: {report.verdict.text}"
+_JSON_OPTIONS: dict[str, Any] = {"ensure_ascii": False, "indent": 2}
+
+
+def _as_text(asked: Use, source: Source, printed: str | None, uses: Mapping[str, Use]) -> Iterator[str]:
+    report, with_tools = asked.renderer.report, asked.renderer.tools is not None
+    if asked.verdict is report.verdict:
+        yield f"verdict    {report.verdict}: {report.verdict.text}"
+    else:
+        yield f"verdict    {asked.verdict}: its replies cannot be read"
+        yield f"prompts    {report.verdict}: {report.verdict.text}"
+    for name, use in uses.items():
+        yield f"{name + ' tools':<14} {'yes' if use.reader else 'no'}{f': {use.problem}' if use.problem else ''}"
+    yield from _replies(asked)
     yield f"history    {report.history}"
     stops = " ".join(map(repr, source.stop_tokens))
     yield f"stops      {stops or 'not known: pass --stop TOKEN for each token the engine stops on'}"
@@ -108,12 +147,40 @@ def _as_text(report: Report, source: Source, printed: str | None, *, with_tools:
         yield f"calls      {'not printed from tool_calls' if printed is None else repr(printed)}"
         yield f"arguments  {report.argument_form}"
     yield "content    " + ", ".join(f"{role}: {form}" for role, form in report.content_forms.items())
-    yield f"reasoning  {f'prompt opens {report.opens_reasoning}' if report.opens_reasoning else 'no open block'}"
 
 
-def _as_json(report: Report, source: Source, printed: str | None) -> dict[str, Any]:
-    names = ("verdict", "history", "closers", "refused", "argument_form", "prints_tools", "opens_reasoning")
-    return {name: getattr(report, name) for name in names} | {
+def _replies(asked: Use) -> Iterator[str]:
+    """How replies are read: by which parser, out of which frame, with reasoning between which tags."""
+    if asked.reader is None:
+        return
+    report, parser = asked.renderer.report, asked.reader.parser
+    if asked.renderer.tools is not None:
+        yield f"parser     {_name_of(parser)}"
+    yield f"frame      {' '.join(map(repr, parser.frame.texts)) if parser.frame and parser.frame.texts else 'none'}"
+    opened = report.opened_tags(report.generation_prompt)
+    opening, closing = opened or parser.think_tokens or ("", "")
+    if opened:
+        where = f"prompt opens {opening}, {closing} closes it"
+    elif closing:
+        where = f"between {opening} and {closing}; the prompt opens no block"
+    else:
+        where = "shown as text"
+    past = any(reply.thought for reply in report.replies.replies)
+    yield f"reasoning  {where}; {'printed' if past else 'not printed'} in past replies"
+
+
+def _as_json(asked: Use, source: Source, printed: str | None, uses: Mapping[str, Use]) -> dict[str, Any]:
+    report, parser = asked.renderer.report, None if asked.reader is None else asked.reader.parser
+    names = ("history", "closers", "refused", "argument_form", "prints_tools", "opens_reasoning")
+    tags = report.opened_tags(report.generation_prompt) or (None if parser is None else parser.think_tokens)
+    return {
+        "verdict": asked.verdict,
+        "prompts": report.verdict,
+        **{f"{name}_tools": {"usable": use.reader is not None, "problem": use.problem} for name, use in uses.items()},
+        "parser": None if parser is None else _name_of(parser),
+        "frame": list(parser.frame.texts) if parser is not None and parser.frame is not None else [],
+        "reasoning_tags": tags,
+        **{name: getattr(report, name) for name in names},
         "stop_tokens": source.stop_tokens,
         "assumed": dict(source.assumed),
         "flags": sorted(report.flags),
@@ -121,6 +188,11 @@ def _as_json(report: Report, source: Source, printed: str | None) -> dict[str, A
         "printed_call": printed,
         "keep_reasoning_kwargs": dict(report.keep_reasoning_kwargs),
     }
+
+
+def _name_of(parser: ToolParser) -> str:
+    """The name by which the parser is registered."""
+    return next((name for name, each in TOOL_PARSER_REGISTRY.items() if type(parser) is each), type(parser).__name__)
 
 
 # ---- the template that a user names
@@ -143,6 +215,16 @@ class Source:
     stop_tokens: tuple[str, ...]
     special_tokens: tuple[str, ...]
     assumed: Mapping[str, str] = field(default_factory=dict)
+
+    def renderer(self, with_tools: bool, kwargs: Mapping[str, Any]) -> DeltaRenderer:
+        """A renderer of the template, with one small tool or without any."""
+        return DeltaRenderer(
+            self.template,
+            tools=probe_tools([]) if with_tools else None,
+            template_kwargs=kwargs,
+            stop_tokens=self.stop_tokens,
+            special_tokens=self.special_tokens,
+        )
 
 
 def load_source(name: str, stop_tokens: Sequence[str] = (), special_values: Mapping[str, str] | None = None) -> Source:

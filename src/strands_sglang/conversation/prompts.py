@@ -50,6 +50,9 @@ from .tool_calls import (
 
 logger = logging.getLogger(__name__)
 
+# Problems with replies, each said once a process.
+_warned: set[str] = set()
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PromptFormat:
@@ -246,6 +249,9 @@ class PromptBuilder:
             renderer = self._make_renderer(tools, {**kwargs, **keep})
         logger.debug("report=<%s> | chat template checked", renderer.report.summary)
         reading = choose_reader(renderer, self._tool_parser)
+        if reading.problem and reading.problem not in _warned:
+            _warned.add(reading.problem)
+            logger.warning("problem=<%s> | replies are shown with markers of the chat template", reading.problem)
         return PromptFormat(
             renderer=renderer, parser=reading.parser, needs_function_ids=reading.needs_function_ids, key=key
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,8 +18,6 @@ from .tool_calls import (
     find_tool_parser,
 )
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyReader:
@@ -29,20 +26,20 @@ class ReplyReader:
     Attributes:
         parser: Reads calls, reasoning and text, and takes off the frame.
         needs_function_ids: The template prints a tool's name only as part of the call id.
+        problem: Markers that are shown as text because nothing takes them off, in a sentence; empty if there are none.
     """
 
     parser: ToolParser
     needs_function_ids: bool
+    problem: str
 
 
 def choose_reader(renderer: DeltaRenderer, tool_parser: ToolParser | None = None) -> ReplyReader:
     """Find, or check, the parser for a template's replies and prove it on those that the template prints.
 
-    Without tools, control tokens that would be shown as text are warned of, once a process.
-
     Raises:
         TemplateError: The template cannot be used with tools.
-        ToolParserError: No parser reads its calls.
+        ToolParserError: No parser reads its calls, or one cannot express the tools.
     """
     report, printed, with_tools = renderer.report, PrintedCalls.of(renderer), renderer.tools is not None
     if not with_tools:
@@ -61,40 +58,38 @@ def choose_reader(renderer: DeltaRenderer, tool_parser: ToolParser | None = None
             check_tool_parser(parser, printed)
         check_names(parser, renderer)
     # A user's own tags, and those of a family, are known better than by a look at the template.
+    has_own_tags = parser.think_tokens not in (DEFAULT_THINK_TOKENS, parser.DEFAULT_THINK)
     named = renderer.template.text(tools_present=with_tools)
     if parser.think_tokens == DEFAULT_THINK_TOKENS and DEFAULT_THINK_TOKENS[0] not in named:
         parser = parser.with_think_tokens(tags_of(named) or DEFAULT_THINK_TOKENS)
     reader = parser.with_think_tokens(report.opened_tags(report.generation_prompt) or parser.think_tokens)
-    frame, problem = learn_frame(reader, report.replies, with_calls=with_tools)
+    frame, problem = learn_frame(reader, report.replies, with_calls=with_tools, with_reasoning=not has_own_tags)
     if problem and with_tools:
-        raise TemplateError(f"this chat template cannot be used with tools: {problem}; {_ADVICE}")
-    if problem and problem not in _warned:
-        _warned.add(problem)
-        logger.warning("problem=<%s> | replies of this chat template are shown with its markers: %s", problem, _ADVICE)
+        raise TemplateError(f"this chat template cannot be used with tools: {problem}")
     if frame is not None:
         parser = parser.with_frame(frame)
-    return ReplyReader(parser=parser, needs_function_ids=with_tools and printed.need_function_ids(parser))
+    needs_function_ids = with_tools and printed.need_function_ids(parser)
+    return ReplyReader(parser=parser, needs_function_ids=needs_function_ids, problem=problem)
 
 
-_ADVICE = "give a tool_parser= that reads them, or another chat_template="
-_warned: set[str] = set()
-
-
-def learn_frame(parser: ToolParser, printed: PrintedReplies, *, with_calls: bool) -> tuple[ReplyFrame | None, str]:
+def learn_frame(
+    parser: ToolParser, printed: PrintedReplies, *, with_calls: bool, with_reasoning: bool = True
+) -> tuple[ReplyFrame | None, str]:
     """The frame to give to a parser for the replies of a template, and why it does not read them even so.
 
     Args:
         parser: Has the tags of reasoning that are known by name.
         with_calls: There are tools; without any, a model is not expected to call one.
+        with_reasoning: The parser looks for the tags that the template prints, or may.
 
     Returns:
         None for replies without a frame, and an empty text if they are read.
     """
-    has_tags = parser.think_tokens is not None  # else the caller wants to see reasoning as text
-    replies = [each for each in printed.replies if (with_calls or not each.calls) and (has_tags or not each.thought)]
+    replies = [each for each in printed.replies if with_calls or not each.calls]
+    replies = [each for each in replies if with_reasoning or not each.thought]
     problem, fallback = "", None
     # The tags that the rendering shows serve where those known by name do not.
-    for tags in dict.fromkeys([None, printed.tags if has_tags else None]):
+    for tags in dict.fromkeys([None, printed.tags if with_reasoning else None]):
         reader = parser.with_frame(ReplyFrame(tags=tags, opening=printed.opening))
         frame = replace(_learn(reader, replies), tags=tags, opening=printed.opening)
         reader = parser.with_frame(frame)
@@ -105,7 +100,10 @@ def learn_frame(parser: ToolParser, printed: PrintedReplies, *, with_calls: bool
             rest = f"{read.text} {read.reasoning}".replace(SAID, "").replace(THOUGHT, "")
             if not problem and printed.has_marker(rest):
                 shown = reply.text.strip().replace(SAID, "TEXT").replace(THOUGHT, "REASONING")
-                problem = f"of its reply {shown!r}, {rest.strip()!r} is left beside reasoning, text and calls"
+                problem = (
+                    f"of its reply {shown!r}, {rest.strip()!r} is left beside reasoning, text and calls; give a "
+                    "tool_parser= that reads it, or another chat_template="
+                )
         fallback = fallback or frame
     return fallback if fallback is not None and fallback.texts else None, problem
 
