@@ -27,7 +27,7 @@ def _family() -> Iterator[int]:
     yield from (child.pid for child in psutil.Process().children(recursive=True))
 
 
-@pytest.hookimpl
+@pytest.hookimpl(optionalhook=True)
 def pytest_timeout_set_timer(item: Any, settings: Any) -> bool | None:
     """Start the timer of a test; that of the plugin stays where there are no signals."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():

@@ -380,3 +380,12 @@ def test_the_report_holds_the_findings(tmp_path: Path) -> None:
     written = write_report(folder, tmp_path / "r.html", tokenizer=LetterTokenizer())
     [finding] = islands(written.path)["overview"]["health"]
     assert finding["check"] == "empty" and finding["samples"] == ["p1/3", "p3/7"] and finding["advice"]
+
+
+def test_a_tool_that_the_model_made_up_is_no_failing_tool() -> None:
+    spec = {"type": "function", "function": {"name": "search", "description": "", "parameters": {}}}
+    for tools, tool, failed in ((json.dumps([spec]), "google", {}), (json.dumps([spec]), "search", {"search": 1})):
+        one = made(0)
+        calls("error", tool=tool)(one)
+        one.step_result.observation.tools = tools
+        assert row_of(one).counts["failing-tool"] == (failed, 1)
