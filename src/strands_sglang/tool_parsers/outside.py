@@ -53,7 +53,8 @@ def read_outside(
         start, is_call = end, False
         for match in pattern.finditer(text, position, end):
             mark = match.lastgroup
-            if mark not in (None, "quote", "end"):  # an opening
+            if mark not in (None, "quote", "end"):
+                # An opening. One of an unknown tool is prose, unless an end marker follows before a declared one does.
                 declared = not is_call and is_tool(match[mark])
                 if declared or name is None:
                     name, start, is_call = match[mark], match.start(), declared
@@ -61,6 +62,7 @@ def read_outside(
                 position = add_call(name, position, start, match.end())
                 name, is_call = None, False
             elif mark == "end" and not parser.END_IS_TEXT:
+                # Right behind a block? Then no call was begun since, and this is no call of its own.
                 before = result[-1] if result and result[-1].end == position else None
                 block = blocks[before.start] if before and before.kind is SegmentKind.BLOCK and name is None else None
                 has_remains = bool(block and text[position : match.start()].strip())
