@@ -13,6 +13,7 @@ from strands_env.sentences import (
     IS,
     Remark,
     calmed,
+    gives_up,
     has_no_answer,
     is_aside,
     is_denied,
@@ -86,11 +87,12 @@ _LEAD = re.compile(
     r"(?:[$£€¥₹][^\S\n]?)?(?P<second>[-+])?\Z"
 )
 _OTHER_BEFORE = re.compile(
-    rf"""(?:{_LETTER}|[\d_)\]}}^{{√≠±∓<≤≥\\!+*×÷·⋅/-]|[A-Za-z0-9_]\(|[-+√^]\s?[(\[]|(?<!^)(?<!\n)>|\d[.,:])\Z
+    rf"""(?:{_LETTER}|[\d_)\]}}^{{√≠±∓<≤≥\\!+*×÷·⋅/-]|[A-Za-z0-9_]\(|[-+√^]\s?[(\[]|>|\d[.,:])\Z
       | [-+*/^]\s?(?:\||\\[lr]?vert\s?)\Z
       | (?:[\w)\]}}]\s?[-+*×÷·⋅/^]|[√≠±∓<≤≥]|!=|(?<!^)(?<!\n)>)\s?[(\[]?\Z
       | \\(?:sqrt|log|ln|exp|sin|cos|tan|neq?|pm|mp|leq?|geq?|lt|gt|times|cdot|div)\s*[({{]?\s*\Z
-      | (?i:\b(?:than|factorial\ of)|\d\W{{0,3}}\b(?:and|to|else|otherwise))\s+(?i:(?:be|equal\ to)\s+)?[$(\[]?\Z""",
+      | (?i:\b(?:than|factorial\ of)|\d[^\w%]{{0,3}}\b(?:and|to|else|otherwise))
+        \s+(?i:(?:be|equal\ to)\s+)?[$(\[]?\Z""",
     re.VERBOSE,
 )
 _OTHER_AFTER = re.compile(
@@ -103,6 +105,8 @@ _OTHER_AFTER = re.compile(
 )
 _REASON = re.compile(r"(?i)\d[^.\n]*\b(?:because|since)\b[^,;.\n]*\Z|\d[^().\n]*\s\([^()\n]*\Z")
 """In front of a number that explains another, or stands in brackets behind it."""
+_ADJUNCT = re.compile(r"(?i)\d[^.,;:=\n]*\s(?:after|in)\s+(?:an?\s+|the\s+|each\s+)?(?:[$£€]|\\\$)?\Z")
+"""In front of a number that only says where, or after what: `36 students in 2 classes`."""
 _STATED = re.compile(
     rf"(?:{ANSWER}(?i:\s+(?:to|for)\b[^.\n]{{0,80}}?)?\s*(?:{IS}|\bequals\b)"
     r"|(?i:\bactually,?(?:\s+it\s+is)?|\bcorrection:|\b(?:wait|no|rather|instead)\b[^.\n\d]{0,40}?\b(?:it|that)(?:['’]s|\s+is)))[\s:=\"'(\[$]*(?:(?i:indeed|thus|probably|exactly|simply|equal\s+to)\s+)?\Z"
@@ -152,7 +156,8 @@ def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
         is_boxed, head = head.rstrip(" $").endswith(_BOX), head.replace(_BOX, "")
         numeral = None
         sentence = re.split(r"[.!?;\n](?:\s|$)", head)[-1] + re.split(r"[.!?;\n](?:\s|$)", after)[0]
-        is_beside = is_whole(head) or (found and _REASON.search(head)) or has_no_answer(sentence)
+        is_adjunct = found and len(core["digits"]) < 4 and _ADJUNCT.search(head)
+        is_beside = is_whole(head) or is_adjunct or (found and _REASON.search(head)) or has_no_answer(sentence)
         is_other = is_beside or _OTHER_BEFORE.search(head) or _OTHER_AFTER.match(after)
         if not (is_other or is_part(head, after) or is_denied(head, after)):
             start = core.start() - len(lead[0])
@@ -175,7 +180,7 @@ def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
             given = given or answer
         elif later is not None and not text[place + at : later[1]].strip(" *$\n(=:"):
             given = later[0] if remark is Remark.CORRECTED or later[0] == answer else None
-    is_choice = is_list(text.strip()) and not takes_back(text)
+    is_choice = (is_list(text.strip()) and not takes_back(text)) or (gives_up(text) and not is_stated)
     return found, None if is_choice else given, (rest + text[end:]).replace(_BOX, "")
 
 

@@ -71,7 +71,8 @@ _DENIED_AFTER = re.compile(
 )
 _PART_BEFORE = re.compile(
     r"""(?i)(?:\b(?:twice|half|thrice|double|triple|negative|minus|plus|times|over|under|above|below|root|square|cube
-        |not|cannot|never|least|most|(?:more|less|fewer|greater|larger|smaller)\ than|between\b[^.\n]*\band|dozen|except
+        |not|cannot|never|least|most|up\ to|almost|nearly
+        |(?:more|less|fewer|greater|larger|smaller)\ than|between\b[^.\n]*\band|dozen|except
         |\d\s*by|(?:divided|multiplied)\ by|per|sqrt|log|ln|sin|cos|tan|base|mod(?:ulo)?
         |step|case|part|problem|question|equation|example|page|chapter|section|figure|exercise|line)
       | n['’]t|(?:[\d)}]|\b[a-z])[^\S\n]*[-+/^]|[^\S\n][<>]|\d\s*\*(?!\*)|[≤≥≠√×]|\bout\ of
@@ -102,6 +103,10 @@ _ANOTHER_AFTER = re.compile(
 _NO_ANSWER = re.compile(
     r"(?i)\b(?:no\s+answer|unknown(?=\s*[.!,;]|\s*\Z)|no\s+idea|unable\s+to|(?:(?:could|can|do|did)(?:\s+not|n['’]t)|can['’]t)\s+"
     r"(?:finish|know|solve|determine|find|answer|say|tell)|cannot\s+(?:finish|solve|determine|find|answer|say|tell))\b"
+)
+_GIVES_UP = re.compile(
+    r"(?i)(?:\A|[.!?\n])\W*(?:sorry\W+)?I\s+(?:do\s+not|don['’]t|cannot|can['’]t)\s+(?:know|tell|say|solve|answer)"
+    r"(?:\s+(?:this|that|it|the\s+answer))?\W*(?:[.!\n]|\Z)"
 )
 _ITEM = (
     r"(?!(?:so|thus|hence|therefore|then|finally|well|ok|okay|sure|indeed|is|are|was|were|as|which|since|because|not)\b)"
@@ -285,6 +290,11 @@ def is_part(before: str, after: str) -> bool:
 def has_no_answer(sentence: str) -> bool:
     """Whether a sentence says that there is none: `I could not finish`."""
     return _NO_ANSWER.search(sentence) is not None
+
+
+def gives_up(text: str) -> bool:
+    """True if a sentence of the text says no more than that its author knows no answer: `I do not know.`."""
+    return _GIVES_UP.search(text) is not None
 
 
 def is_list(sentence: str) -> bool:

@@ -275,6 +275,30 @@ TABLE = r"""
 0 | False | It is not false.
 0 | False | False? No, true.
 1 | True | False? No, true.
+0N | 15 | Up to 15.
+0N | 15 | Almost 15.
+1 | July 4, 1776 | It was on July 4, 1776.
+1 | July 4, 1776 | 4 July 1776
+1 | 1776 | It was in 1776.
+1 | 1776 | In 1776.
+1 | 1776 | The declaration was signed in 1776.
+0 | 1776 | It was in 1777.
+1 | blue | The answer is "blue".
+1N | 80 | The price drops by 20% to $80.
+1N | 80 | After a 20% discount, it costs $80.
+0N | 20 | After a 20% discount, it costs $80.
+1N | 80 | It costs $80 after a 20% discount.
+1N | 36 | There are 36 students in 2 classes. | How many students are there?
+1N | 36 | There are 36 students (18 boys and 18 girls).
+1N | 36 | 18 boys and 18 girls, so 36 students.
+0N | 33 | The bill is over €33.
+1N | 44 | Ben now has 44 of the 48 apples.
+1N | 45 | Altogether there are 45 marbles.
+1N | 25 | The answer is 25. In the general case the answer is k(k+1).
+0N | 24 | I don't know. 24 is a number.
+1N | 0 | There are no apples left. | How many apples are left?
+1 | Alice | Alice is the oldest. | Who is the oldest?
+0 | Paris | The answer is Paris. Wait, actually it is Lyon.
 """
 """Verdict, gold, answer (`¶` is a line break), question. `N` asks `NumberReward` too, `L` the reader of letters."""
 

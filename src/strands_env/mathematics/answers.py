@@ -14,6 +14,7 @@ from strands_env.sentences import (
     IS,
     Remark,
     calmed,
+    gives_up,
     has_no_answer,
     is_aside,
     is_denied,
@@ -66,6 +67,9 @@ _REMARK = re.compile(
     r"|\s+\((?:(?:that\s+is|i\.e|which|because|since|as|not)\b|[^()\n]*\d\s*[-+*/×÷=]\s*[^()\n]*\))|;\s+(?=[^;]*\bwould\b)|,?\s+\(?(?:if|unless)\s+I\b"
 )
 """Begins what is said about an answer behind it."""
+_PREPOSITION = re.compile(r"(?i)\A\W*(?:in|on|at)\s+(?=\d{3,4}\b|\d{1,2}:|[A-Z][a-z]+\s\d|\d{1,2}\s[A-Z])")
+_ADJUNCT = re.compile(r",?\s+(?:after|in|at|from|between|among|across|per|with|on)\s(?=[^\n]*\d)|\s+\((?=[^()]*\d)")
+"""Begins what only says where, when or of what, with a number of its own: `36 students in 2 classes`."""
 _BETWEEN = re.compile(r"(?:[\s,;$&*]|\\[()\[\]]|and|or|then|[A-Za-z](?:_\w)?\s*=)*")
 _FORMULA = re.compile(r"(?<!\\)\$\$(.+?)\$\$|(?<!\\)\$((?:\\.|[^$\\])+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _MONTH = r"(?:jan|feb|mar|apr|may|june?|july?|aug|sept?|oct|nov|dec)[a-z]*\.?"
@@ -79,6 +83,7 @@ _OR = re.compile(
     r"|\s+\((?=[^()]+\)\W*\Z))((?:about|approximately|approx\.?|roughly|around|nearly)\s+|≈\s*)?"
 )
 """Between two spellings of one value; the group says that the second is rounded."""
+_QUOTED = re.compile(r"\A\s*[\"“]([^\"“”]*)[\"”]\W*\Z")
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _FIRST_SENTENCE = re.compile(r"\s*(.+?)(?:です|입니다|이다)?(?:(?<!\d)\.(?:\s|$)|。|\.\s+(?=[A-Z(\d])|\.?\s*(?:\n|$))")
 _LEADING_WORD = re.compile(r"(?i)\W*(yes|no|true|false|ja|nein|oui|non)(?:[,.;:!]|\s*$)(?!\s*(?:yes|no)\b)")
@@ -117,6 +122,8 @@ def candidates(answer: str, known: str, *, with_parts: bool) -> list[list[str]]:
         is_formula = re.match(r"[\s*]*(?:\$|\\[(\[])", stated)
         runs = _runs(_FORMULA, tail)[:1] if is_formula and not _DENIAL.search(first[1]) else []
         return [[stated], *(run.items for run in runs)]
+    if gives_up(answer):
+        return []
     sentence = re.split(r"(?<=[.!?])\s+(?=[A-Z$\\])|。(?=.)", answer.strip().rpartition("\n")[2])[-1]
     *_, last = parts = re.split(r",\s+(?:so|but|hence|thus|therefore)\b", sentence)
     if len(parts) > 1 and re.search(r"\d", last) and not is_aside(last):  # `There were 8, but 7 are left`
@@ -136,7 +143,10 @@ def candidates(answer: str, known: str, *, with_parts: bool) -> list[list[str]]:
         clause = _REMARK.split(clause)[0]
         if not _DENIAL.search(clause):
             verbs = [*_COPULA.finditer(clause)][-1:]
-            found += [*([clause[verb.end() :]] for verb in verbs if not is_supposed(clause[: verb.start()])), [clause]]
+            said = [clause[verb.end() :] for verb in verbs if not is_supposed(clause[: verb.start()])]
+            said = [_PREPOSITION.sub("", each) for each in said]
+            found += [[each] for each in dict.fromkeys([*said, _PREPOSITION.sub("", clause)])]
+            found += [[cut] for each in said if (cut := _ADJUNCT.split(each)[0]) != each and re.search(r"\d", cut)]
     if is_list(sentence):
         return found
     numbers = (_NUMBER, without_markup(stated)), (_NUMBER, without_markup(answer))
@@ -345,6 +355,7 @@ def _verify(gold: str, answer: str, question: str) -> dict[str, Any]:
     is_named = is_named and {*whole.casefold().split()} <= {*plain(answer).casefold().split()}
     for items in ([], *choices):
         text = _without_repeats(", ".join(dict.fromkeys(items))) if items else answer
+        text = _QUOTED.sub(r"\1", text)
         stated = plain(text)
         is_same_word = whole.isalpha() and reads_as_word(whole, ()) and stated.casefold() == whole.casefold()
         if whole and (stated == whole or is_same_word):
