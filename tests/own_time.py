@@ -16,6 +16,8 @@ import psutil
 import pytest
 import pytest_timeout
 
+from strands_env.core.threads import OwnClock
+
 SPARED = 2.0
 """Wall seconds before the clock is read at all: nearly every test has ended by then."""
 
@@ -30,11 +32,9 @@ def pytest_timeout_set_timer(item: Any, settings: Any) -> bool | None:
     """Start the timer of a test; that of the plugin stays where there are no signals."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         return None
-    clock: Any = None
+    clock: OwnClock | None = None
 
     def look(signum: int, frame: Any) -> None:
-        from strands_env.core.threads import OwnClock  # which takes a second, and few tests need it
-
         __tracebackhide__ = True
         nonlocal clock
         clock = clock or OwnClock(_family)
