@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
+from mpmath.libmp import NoConvergence
 from sympy import Integer, Rational, Symbol, pi
 
 PRECISION = 40
@@ -227,14 +228,15 @@ class Samples:
         inner: list[Any] = []
         for part in sympy.preorder_traversal(sympy.Tuple(self._one, self._other)):
             if isinstance(part, sympy.Abs | sympy.sign | sympy.log):
-                inner.append(part.args[0])
+                argument = part.args[0].args[0] if isinstance(part.args[0], sympy.Abs) else part.args[0]
+                inner += [argument, argument - 1, argument + 1] if isinstance(part, sympy.log) else [argument]
             elif isinstance(part, sympy.Max | sympy.Min):
                 inner += [left - right for left, right in itertools.combinations(part.args, 2)]
             elif part.is_Pow and part.exp.is_Rational and not part.exp.is_Integer:
                 inner.append(part.base)
         found: list[dict[Any, Any]] = []
         base = next(self._points(), {})
-        for formula in list(dict.fromkeys(inner))[:6]:
+        for formula in list(dict.fromkeys(inner))[:8]:
             for symbol in sorted(formula.free_symbols - self._complex, key=str)[:2]:
                 others = {each: value for each, value in base.items() if each != symbol}
                 for value in _between_roots(formula.xreplace(others), symbol):
@@ -243,7 +245,7 @@ class Samples:
                     is_low = letter.low is not None and value <= letter.low
                     if not (is_low or (letter.high is not None and value >= letter.high)):
                         found.append({**others, symbol: value})
-        return found[:24]
+        return found[:32]
 
     # ---- proofs -----------------------------------------------------------------------------------------------------
 
@@ -331,13 +333,15 @@ def _between_roots(formula: Any, symbol: Any) -> list[Any]:
     if polynomial is None or not 0 < polynomial.degree() <= 6 or len(polynomial.gens) > 1:
         return []
     try:
-        roots = sorted(float(root) for root in polynomial.nroots(n=15) if abs(sympy.im(root)) < 1e-9)
-    except (TypeError, ValueError, ArithmeticError, sympy.PolynomialError):
+        roots = [root for root in polynomial.sqf_part().nroots(n=15) if abs(sympy.im(root)) < 1e-9]
+    except (TypeError, ValueError, ArithmeticError, sympy.PolynomialError, NoConvergence):
         return []
+    roots = sorted(float(sympy.re(root)) for root in roots)
     if not roots:
         return []
     inner = [(left + right) / 2 for left, right in itertools.pairwise(roots)]
-    return [Rational(round(value * 10_007), 10_007) for value in (roots[0] - 1.37, *inner, roots[-1] + 1.37)]
+    values = (roots[0] - 1.37, roots[0] - 0.31, *inner, roots[-1] + 0.29, roots[-1] + 1.37)
+    return [Rational(round(value * 10_007), 10_007) for value in values]
 
 
 def _in_case(formula: Any, place: dict[Any, Any]) -> Any:
