@@ -2,7 +2,8 @@
 
     python -m benchmarks.grading [--per-family 120] [--graders ours math-verify lighteval ...] [--wrong FILE]
 
-The corpus is `benchmarks/grading_corpus.py`. A cell is `wrong answers paid / right answers refused / unscored`.
+The corpus is `benchmarks/grading_corpus.py`. A cell is `wrong answers paid / right answers refused / unscored`;
+`decided` counts our verdicts by `proof / sample / equal text` (the rest is unreadable, unscored or no answer).
 `math-verify` runs by its default settings, `lighteval` as its MATH-500 does, verl's three by the functions its own
 dispatch calls; `math_dapo` reads what follows "Answer:", and gets the last box there. The last two come from
 an environment of their own, made on the first run under `.cache`, without the gigabytes of torch that they import and
@@ -151,8 +152,8 @@ def scores_of(name: str, pairs: Sequence[Pair]) -> list[float | None] | str:
     return found if len(found) == len(pairs) else f"stopped: {done.stderr.strip()[-300:]}"
 
 
-async def our_scores(pairs: Sequence[Pair]) -> list[float | None]:
-    """The rewards of `MathRewardFunction`."""
+async def our_results(pairs: Sequence[Pair]) -> list[Any]:
+    """What `MathRewardFunction` gives."""
     from strands_env.core import Action, TaskContext
     from strands_env.rewards import MathRewardFunction
     from strands_env.testing import answered
@@ -161,9 +162,14 @@ async def our_scores(pairs: Sequence[Pair]) -> list[float | None]:
     found = []
     for pair in pairs:
         action = Action(message=pair.question, task_context=TaskContext(ground_truth=pair.gold))
-        reward = (await function.compute(action, answered(pair.answer))).reward
-        found.append(reward if reward is None or isinstance(reward, float) else float(str(reward)))
+        found.append(await function.compute(action, answered(pair.answer)))
     return found
+
+
+async def our_scores(pairs: Sequence[Pair]) -> list[float | None]:
+    """The rewards of `MathRewardFunction`."""
+    rewards = [result.reward for result in await our_results(pairs)]
+    return [reward if reward is None or isinstance(reward, float) else float(str(reward)) for reward in rewards]
 
 
 def main() -> None:
@@ -183,7 +189,8 @@ def main() -> None:
     absent = []
     for name in args.graders:
         begun = time.monotonic()
-        found = asyncio.run(our_scores(pairs)) if name == "ours" else scores_of(name, pairs)
+        results = asyncio.run(our_results(pairs)) if name == "ours" else []
+        found = [result.reward for result in results] if results else scores_of(name, pairs)
         rows["seconds"][name] = round(time.monotonic() - begun, 1)
         if isinstance(found, str):
             absent.append(f"{name} ({found})")
@@ -194,6 +201,12 @@ def main() -> None:
             paid = sum(not right and score is not None and score > 0 for right, score in mine)
             refused = sum(right and score is not None and score <= 0 for right, score in mine)
             row[name] = f"{paid} / {refused} / {sum(score is None for _, score in mine)}"
+            if results:
+                graded = zip(pairs, results, strict=True)
+                how = Counter(
+                    result.info.get("decided") for pair, result in graded if row["family"] in (pair.family, "all")
+                )
+                row["decided"] = " / ".join(str(how[each]) for each in ("proof", "sample", "text"))
         if name == "ours" and args.wrong:
             failed = [{**asdict(pair), "reward": score} for pair, score in paired if score != float(pair.right)]
             lines = [json.dumps(each, ensure_ascii=False) for each in failed]

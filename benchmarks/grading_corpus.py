@@ -752,3 +752,7 @@ BY_HAND = (
     ("degenerate", "1", r"\boxed{1} | 1", r"\boxed{0} | \boxed{x} | \boxed{0, 1} | 1 or 2"),
 )
 """Rows that no maker makes: family, expected answer, right answers, wrong answers."""
+
+# More families, made with what stands above.
+import benchmarks.grading_formulas  # noqa: E402
+import benchmarks.grading_prose  # noqa: E402, F401

@@ -14,7 +14,7 @@ REFUSED, UNSCORED = 0.005, 0.01  # of all pairs, at most
 
 def test_the_corpus_is_large_and_the_same_for_the_same_seed() -> None:
     pairs = corpus()
-    assert len(pairs) >= 2000 and pairs == corpus()
+    assert len(pairs) >= 4500 and pairs == corpus()
     assert pairs != corpus(seed=1)
     for name in FAMILIES:
         verdicts = Counter(pair.right for pair in pairs if pair.family == name)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
-from mpmath.libmp import NoConvergence
+from mpmath.libmp import NoConvergence  # type: ignore[import-untyped]
 from sympy import Integer, Rational, Symbol, pi
 
 PRECISION = 40
