@@ -204,7 +204,12 @@ def run(server: str, python: str, asked: list[tuple[str, str]], special: list[st
     """The version of a server and its outcomes, by its own interpreter."""
     question = {"server": server, "tools": TOOLS, "markers": special, "replies": asked}
     child = Path(__file__).with_name("serving_child.py")
-    done = subprocess.run([python, str(child)], input=json.dumps(question), capture_output=True, text=True)
+    try:
+        done = subprocess.run([python, str(child)], input=json.dumps(question), capture_output=True, text=True)
+    except OSError as error:
+        raise SystemExit(f"--{server} {python} cannot be run: {error.strerror}") from None
+    if f"No module named '{server}'" in done.stderr:
+        raise SystemExit(f"{python} has no {SERVERS[server].name}: run `{SERVERS[server].command}`")
     if done.returncode:
         raise SystemExit(f"{SERVERS[server].name}'s parsers failed in {python}:\n{done.stderr[-2000:]}")
     answer = json.loads(done.stdout.splitlines()[-1])

