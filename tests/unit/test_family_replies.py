@@ -99,6 +99,15 @@ def test_a_printed_call_is_whole_where_its_recipient_begins_as_another_does(fami
         assert [(call.name, call.input) for call in parser.parse(printed + end)] == [(name, {"x": "y"})]
 
 
+async def test_the_frame_is_taken_off_beside_half_a_frame_of_calls_too() -> None:
+    sampled = CALLS["kimi_k3"].replace("<|open|>tools<|sep|>", "").replace("<|close|>tools<|sep|>", "")
+    model, _ = make([completion(sampled), completion(ANSWERS["kimi_k3"])], chat_template=ended("kimi_k3"))
+    agent = make_agent(model)
+    await agent.invoke_async("What is 1 + 2?")
+    texts = [block["text"] for block in agent.messages[1]["content"] if "text" in block]
+    assert (texts, len(model.tool_parse_errors)) == (["I add."], 1)
+
+
 CALLS = {
     "kimi_k3": "So.<|close|>think<|sep|><|open|>response<|sep|>I add.<|close|>response<|sep|><|open|>tools<|sep|>"
     '<|open|>call tool="add" index="1"<|sep|><|open|>argument key="a" type="number"<|sep|>1<|close|>argument<|sep|>'

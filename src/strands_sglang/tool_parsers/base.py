@@ -246,10 +246,10 @@ class ToolParser:
             return block.end if block else None
 
         segments = self.cut(text, read if read_calls and not has_parse_alone else None, in_reasoning=in_reasoning)
-        if self.frame is not None:
-            segments = self.frame.take_off(text, segments)
         if read_calls and not has_parse_alone:
             segments = read_outside(self, text, segments, blocks, types.is_tool)
+        if self.frame is not None:
+            segments = self.frame.take_off(text, segments)
         visible = join(text, segments, SegmentKind.TEXT)
         if read_calls and has_parse_alone:
             # Spans count in the text that the parser was given, which is another where reasoning was cut off.
