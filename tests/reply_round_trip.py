@@ -196,7 +196,9 @@ FRAMES = {
         text=("<|channel|>outer<|message|>", ""),
     ),
     "a prompt that ends inside the opening of the text": framed(
-        prompt="<|channel|>outer", text=("<|channel|>outer<|message|>", "<|end|>")
+        prompt="<|channel|>outer",
+        thought=("<|channel|>inner<|message|>", "<|end|>"),
+        text=("<|channel|>outer<|message|>", "<|end|>"),
     ),
     "words that close reasoning": framed(
         prompt="My steps:\n", thought=("My steps:\n", "\n[BEGIN FINAL RESPONSE]\n"), text_alone=("", "")

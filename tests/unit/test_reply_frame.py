@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from provider_support import GO, Replay, add, call, completion, tokenizer
-from reply_round_trip import ADD, FRAMES, ONE_BAR, RESPONSE, framed, misread
+from reply_round_trip import ADD, FRAMES, ONE_BAR, RESPONSE, framed, misread, printed
 
 from strands_env.core import Action, Environment
 from strands_env.core.models import sglang_model_factory
@@ -45,6 +46,20 @@ def test_each_part_of_a_printed_reply_is_read_back_without_the_frame(
     count, wrong = misread(renderer(FRAMES[kind], tools=tools))
     assert (wrong, caplog.records) == ([], [])
     assert count >= (5 if tools else 1)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FRAMES if "words" not in kind and "recipient" not in kind])
+def test_a_reply_that_was_cut_shows_no_part_of_its_frame(kind: str) -> None:
+    made = renderer(FRAMES[kind], tools=False)
+    parser = choose_reader(made).parser
+    for text, opened, (thought, said, _) in printed(made, function_ids=False):
+        reader = parser if opened is None else parser.with_think_tokens(opened)
+        for cut in range(len(text) + 1):
+            if re.search(r"<[^<>\s]*$|\n<\|im_start\|>$", text[:cut]) and said not in text[:cut]:
+                continue  # inside a token, which is sampled whole
+            read = reader.parse_all(text[:cut], in_reasoning=opened is not None)
+            assert thought.startswith(read.reasoning.strip()), text[:cut]
+            assert said.startswith(read.text.strip()) or re.search(r"<[^<>\s]*$", text[:cut]), text[:cut]
 
 
 @pytest.mark.parametrize("tools", [[], [SPEC]], ids=["without tools", "with tools"])

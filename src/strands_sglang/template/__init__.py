@@ -17,6 +17,7 @@ from .control_tokens import ControlTokens, Rendered, Span, pattern_of
 from .loss import DroppedContent
 from .reasoning import tags_of
 from .renderer import DeltaRenderer
+from .replies import PrintedReplies, PrintedReply
 from .report import Flag, Report, Shape, TemplateVerdict
 from .self_check import image_problem, probe_tools
 
@@ -26,6 +27,8 @@ __all__ = [
     "DeltaRenderer",
     "DroppedContent",
     "Flag",
+    "PrintedReplies",
+    "PrintedReply",
     "Rendered",
     "Report",
     "Shape",

@@ -109,8 +109,10 @@ def print_replies(step: StepRenderer, opened: tuple[str, str] | None) -> Printed
     closing = next((each[1] for each in (opened, tags) if each is not None), "")
     replies: dict[PrintedReply, None] = {}
     for form in forms:
-        follows = form.before.startswith(stem)
-        before = form.before[len(stem) if follows else _reply_start(form.before, prompt, specials) :]
+        follows, start = form.before.startswith(stem), _reply_start(form.before, prompt, specials)
+        if start is None:
+            continue
+        before = form.before[len(stem) if follows else start :]
         text, inside = before + form.rest, opens and follows
         # Not what can follow the prompt: it has closed the block of this reasoning, or it has opened one.
         if (not follows and not before.strip()) if form.thought else (inside and closing not in text):
@@ -188,8 +190,11 @@ def _try(step: StepRenderer, messages: list[ChatMessage], *, generate: bool) -> 
         return None
 
 
-def _reply_start(before: str, prompt: str, specials: tuple[str, ...]) -> int:
-    """Offset in the text before the first part of a reply at which a model samples it, given the generation prompt."""
+def _reply_start(before: str, prompt: str, specials: tuple[str, ...]) -> int | None:
+    """Offset in the text before the first part of a reply at which a model samples it, given the generation prompt.
+
+    None if such a reply cannot follow: the prompt ends inside a header that has another word.
+    """
     if before.startswith(prompt):
         return len(prompt)
     same = _whole_tokens(before, common_prefix(before, prompt), specials)
@@ -199,7 +204,7 @@ def _reply_start(before: str, prompt: str, specials: tuple[str, ...]) -> int:
         word = re.search(r"\S+\s*\Z", prompt[max((at for at in starts if at < end), default=0) : end])
         if word is not None and word[0] in before[same:]:
             return before.rindex(word[0]) + len(word[0])
-    return same
+    return None if prompt[same : same + 1].isalnum() and before[same : same + 1].isalnum() else same
 
 
 def _tags(form: _Form, others: list[_Form], prompt: str, specials: tuple[str, ...]) -> tuple[str, str] | None:
@@ -219,7 +224,10 @@ def _tags(form: _Form, others: list[_Form], prompt: str, specials: tuple[str, ..
     # Of several tokens, the one that resembles the opening ends the block: <open>think<sep> and <close>think<sep>.
     ends = [at for at in ends if at <= most] or [min(ends, default=len(between))]
     end = max(ends, key=lambda at: (_shared(before, between[:at]), -at))
-    closing, opening = between[:end].strip(), before[_reply_start(before, prompt, specials) :].strip()
+    start = _reply_start(before, prompt, specials)
+    if start is None:
+        return None
+    closing, opening = between[:end].strip(), before[start:].strip()
     stem = prompt.rstrip()
     if not opening and before.startswith(stem):  # else the prompt has closed the block
         same = _shared(stem, closing)

@@ -20,6 +20,7 @@ from .base import (
     register_tool_parser,
 )
 from .json_calls import BareToolParser, CallKeys, HermesToolParser
+from .reasoning import ReplyFrame
 from .sections import KimiK2ToolParser, SectionToolParser
 from .tags import GLMToolParser, QwenXMLToolParser
 from .values import ParameterTypes
@@ -36,6 +37,7 @@ __all__ = [
     "ParameterTypes",
     "ParseOutput",
     "QwenXMLToolParser",
+    "ReplyFrame",
     "SectionToolParser",
     "ToolParseResult",
     "ToolParser",

@@ -113,6 +113,8 @@ def scan(
     while position < size:
         if inside:
             close_at = find_close(position)
+            if close_at == size:
+                close_at = _skip_end(text, position, size, (closing,))  # the reply may be cut inside the tag
             add(SegmentKind.REASONING, position, close_at)
             position = start = min(size, close_at + len(closing))
             add(SegmentKind.TAG, close_at, position)
@@ -196,6 +198,9 @@ class ReplyFrame:
         return out
 
 
+_TOKEN = re.compile(r"<[^<>\s]+>")
+
+
 def _skip_start(text: str, start: int, end: int, texts: tuple[str, ...]) -> int:
     """Offset behind the blanks and the first of `texts` with which `text[start:end]` begins; `start` if with none."""
     if texts:
@@ -203,6 +208,8 @@ def _skip_start(text: str, start: int, end: int, texts: tuple[str, ...]) -> int:
         for each in texts:
             if text.startswith(each, at, end):
                 return at + len(each)
+            if end == len(text) and each.startswith(text[at:]) and _TOKEN.match(text, at):
+                return end  # the reply was cut inside the frame
     return start
 
 
@@ -213,4 +220,9 @@ def _skip_end(text: str, start: int, end: int, texts: tuple[str, ...]) -> int:
         for each in texts:
             if text.endswith(each, start, at):
                 return at - len(each)
+        for each in texts if end == len(text) else ():
+            token = _TOKEN.match(each)
+            begun = -1 if token is None else text.rfind(token[0], start, at)
+            if begun >= 0 and each.startswith(text[begun:at]):
+                return begun  # the reply was cut inside the frame
     return end
