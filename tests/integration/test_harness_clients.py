@@ -32,16 +32,17 @@ LIMITS = replace(DEFAULT_LIMITS, wall_seconds=120.0)
 
 
 @requires_isolation
+@pytest.mark.parametrize("calls", [0, 1])
 @pytest.mark.parametrize("name", PROGRAMS)
-async def test_an_episode_of_a_real_program(name: str) -> None:
+async def test_an_episode_of_a_real_program_is_its_task_and_nothing_beside(name: str, calls: int) -> None:
     words, program = installed(name)
     python = program.with_name("python") if program.parent.name == "bin" else None
     tokenizer = program_tokenizer()
 
     async def reward(action: Action, result: Any) -> float:
-        return float((await env.sandbox.read_file("made")) == b"hi\n")
+        return float((await env.sandbox.exec("cat made")).stdout == "hi\n")
 
-    client = ScriptedClient(scripted(tokenizer), tokenizer=tokenizer)
+    client = ScriptedClient(scripted(tokenizer, "echo hi > made" if calls else None), tokenizer=tokenizer)
     env = HarnessEnvironment(
         model_factory=sglang_model_factory(client=client, tokenizer=tokenizer),
         harness=PROGRAMS[name][1](words),
@@ -54,13 +55,15 @@ async def test_an_episode_of_a_real_program(name: str) -> None:
     result = await env.rollout(Action(message="Write hi into the file made.", task_context=TaskContext(id="t")))
     ended = result.observation.metrics.get("gateway")
     assert result.termination_reason is TerminationReason.TASK_COMPLETE, (ended, result.error)
-    assert result.reward is not None and result.reward.reward == 1.0, ended
+    assert result.reward is not None and result.reward.reward == float(calls), ended
     messages = result.observation.messages
     assert "Write hi into the file made." in json.dumps(messages[:2]) and messages[-1]["role"] == "assistant"
-    assert any("toolUse" in block for message in messages for block in message["content"])
+    assert sum("toolResult" in block for message in messages for block in message["content"]) == calls
     trained = sum(sum(trajectory.tokens.loss_mask) for trajectory in result.trajectories)
     assert trained == sum(int(sample.loss_mask.sum()) for sample in samples_from_step(result)) > 0
-    assert ended is not None and ended["extension_rate"] == 1.0
+    # A title, a memory or a check for loops would be trained with the task's reward.
+    assert ended is not None and (ended["requests"], ended["extended"]) == (calls + 1, calls)
+    assert len(result.trajectories) == 1
 
 
 @requires_isolation

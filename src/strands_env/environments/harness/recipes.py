@@ -1,7 +1,8 @@
 """Starting agent programs without a person in front of them.
 
 A recipe holds a command line, environment variables and configuration files with placeholders (`PLACEHOLDERS`). The
-switches keep a program from phoning home, from updating itself, and from asking for permissions: run it in a sandbox.
+switches keep a program from phoning home, from updating itself, from asking for permissions (run it in a sandbox), and
+from asking the model for anything beside its task, such as a title: that would be trained with the task's reward.
 Keys stand in environment variables alone, never in a command line or a file, so that they end with the program.
 
 `program` is its name or path, or several words: `("/opt/node22/bin/node", "/opt/qwen-code/cli.js")`.
@@ -159,7 +160,7 @@ stream_max_retries = 8
 """Codex CLI (npm `@openai/codex`)."""
 
 opencode = Recipe(
-    command="opencode run -m gateway/{model} {arguments} {prompt}",
+    command="opencode run -m gateway/{model} --title=task {arguments} {prompt}",
     environment={"GATEWAY_KEY": "{key}"},
     files={
         ".config/opencode/opencode.json": """\
@@ -204,18 +205,24 @@ gemini_cli = Recipe(
         ".gemini/settings.json": """\
 {
   "general": {"enableAutoUpdate": false}, "privacy": {"usageStatisticsEnabled": false}, "telemetry": {"enabled": false},
+  "model": {"disableLoopDetection": true},
   "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": false}}
 }
 """
     },
 )
-"""gemini-cli (npm `@google/gemini-cli`)."""
+"""gemini-cli (npm `@google/gemini-cli`). Its check for loops would ask the model from the thirtieth turn on."""
 
 qwen_code = Recipe(
     command="qwen --yolo --auth-type openai {arguments} -p {prompt}",
     environment={"OPENAI_BASE_URL": "{base_url}", "OPENAI_API_KEY": "{key}", "OPENAI_MODEL": "{model}", **_NODE},
     files={
-        ".qwen/settings.json": '{"general": {"enableAutoUpdate": false}, "privacy": {"usageStatisticsEnabled": false}}'
+        ".qwen/settings.json": """\
+{
+  "general": {"enableAutoUpdate": false}, "privacy": {"usageStatisticsEnabled": false},
+  "memory": {"enableManagedAutoMemory": false}
+}
+"""
     },
 )
 """Qwen Code (npm `@qwen-code/qwen-code`; Node 22)."""
@@ -226,7 +233,7 @@ pi = Recipe(
     files={
         ".pi/agent/models.json": """\
 {"providers": {"gateway": {
-  "baseUrl": "{base_url}", "api": "openai-completions", "apiKey": "GATEWAY_KEY",
+  "baseUrl": "{base_url}", "api": "openai-completions", "apiKey": "$GATEWAY_KEY",
   "models": [{"id": "{model}", "reasoning": true, "contextWindow": {context}, "maxTokens": {reply}}]
 }}}
 """
