@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 
 from strands_env.commands.cli import main
-from strands_env.core import Trajectory
-from strands_env.eval.store import read_results
 from tests.integration.servers import Server
 
 
@@ -50,23 +47,3 @@ def test_embedded_engine_agrees_with_the_server(run: str, server: Server, capsys
     if not (folder / "config.json").is_file():
         pytest.skip(f"the server's model {str(folder)!r} is not a folder on this machine")
     assert mismatch(run, capsys, "--model", str(folder))["max_abs_difference"] < 1e-2
-
-
-def test_a_recorded_run_is_replayed_without_its_server(server, tmp_path, monkeypatch, capsys):
-    recording = tmp_path / "run.rec"
-    evaluate(server, "-o", str(tmp_path / "run"), "--record", str(recording))
-    monkeypatch.setattr(server.client_class, "ask", None)
-    monkeypatch.setattr(server.client_class, "info", None)
-    capsys.readouterr()
-    assert main(["replay", str(recording), "-o", str(tmp_path / "again"), "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown == {"samples": 4, "changed": [], "missing": [], "difference": None, "requests_left_over": 0}
-    recorded, replayed = (
-        {
-            each.id: TypeAdapter(list[Trajectory]).dump_json(each.step_result.trajectories)
-            for each in read_results(run, with_tokens=True)
-        }
-        for run in (tmp_path / "run", tmp_path / "again")
-    )
-    assert replayed == recorded
-    assert all(b"logprobs" in tokens for tokens in recorded.values())

@@ -28,12 +28,13 @@ import pytest
 
 from strands_sglang.__main__ import main as command_line
 from strands_sglang.backends.clients import Connection, client_class
+from strands_sglang.backends.records import from_json, to_json
 from strands_sglang.commands import gateway as command
 from strands_sglang.conversation import Conversation
 from strands_sglang.exceptions import StateError
 from strands_sglang.gateway import Gateway, Session
 from strands_sglang.gateway.exact_json import dumps
-from strands_sglang.gateway.records import from_json, restore_turn, to_json, turn_to_json
+from strands_sglang.gateway.session_log import restore_turn, turn_to_json
 from strands_sglang.gateway.session_routes import _rows
 from strands_sglang.gateway.session_table import SessionTable
 from strands_sglang.gateway.state import LogFile, StateFolder

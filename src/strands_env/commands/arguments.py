@@ -20,15 +20,7 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
         groups["model"].add_argument(f"--{name.replace('_', '-')}", **about)
     run = groups["run"]
     run.add_argument("--resume", action="store_true", help="continue what is in the output folder, if anything is")
-    run.add_argument("--record", metavar="FILE", help="keep every request and answer of the backend, for replay")
     _add_display(run)
-
-
-def add_replay(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `replay`."""
-    parser.add_argument("file", help="recording of 'strands-env eval --record FILE'")
-    parser.add_argument("-o", "--output", metavar="DIR", help="folder of the results (default: FILE.replay)")
-    _add_display(parser)
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
@@ -184,7 +176,6 @@ def add_images(parser: argparse.ArgumentParser) -> None:
 
 COMMANDS: dict[str, tuple[AddArguments, str]] = {
     "eval": (add_eval, "run a benchmark"),
-    "replay": (add_replay, "run a recorded evaluation again, without its server"),
     "compare": (add_compare, "compare two runs prompt by prompt, with a test of significance"),
     "report": (add_report, "look at a run: as one HTML file, or in the terminal; verify its files"),
     "rescore": (add_rescore, "score saved rollouts with another reward; nothing is sampled again"),
@@ -204,6 +195,7 @@ FORMER_COMMANDS = {
     "drift": "strands-sglang drift RUN",
     "validate": "strands-env check --data FOLDER",
     "list": "strands-env eval --list",
+    "replay": "strands_sglang.backends.ReplayBackend, as client of a model (docs/backends.md)",
 }
 """Commands that became options of others, and how each is written now."""
 

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -33,9 +33,7 @@ from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
-from strands_env.options import EvalOptions
 from strands_env.recipe.evaluation import Evaluation, build_evaluation, resolve
-from strands_env.recipe.recording import Recorder, Replay
 from strands_env.trackers import BackgroundTracker, make_tracker, numbers_of
 from strands_sglang.command_line import CommandError, Exit
 
@@ -58,10 +56,14 @@ def run(args: argparse.Namespace) -> int:
     with explain_errors(ValueError, TypeError, OSError):
         quiet = args.quiet or args.json
         options = resolve(vars(args), from_run=args.from_run, resume=args.resume)
-        if args.record is not None and args.resume:
-            raise EvalError("--record: a recording holds a whole run; leave out --resume")
-        recorder = None if args.record is None else Recorder(args.record, options)
-        evaluation = prepare(options, vars(args), "eval", quiet=quiet, resume=args.resume, tape=recorder)
+        evaluation = build_evaluation(
+            options,
+            vars(args),
+            resume=args.resume,
+            note=lambda text: note("eval", f"note: {text}"),
+            announce=partial(announce, quiet=quiet),
+            progress=make_display(quiet=quiet),
+        )
         evaluator = evaluation.evaluator
         trackers = _track(evaluator)
     assert evaluator.paths is not None
@@ -76,30 +78,7 @@ def run(args: argparse.Namespace) -> int:
             raise
         saved = "what was written before stays: make room, then continue with --resume"
         raise CommandError(f"{error}; {saved}", Exit.REFUSED) from error
-    if recorder is not None:
-        recorder.end(sample for samples in evaluator.load_results().values() for sample in samples)
     return _show(evaluator, status, as_json=args.json, trackers=trackers)
-
-
-def prepare(
-    options: EvalOptions,
-    given: Mapping[str, Any],
-    command: str,
-    *,
-    quiet: bool,
-    resume: bool = False,
-    tape: Recorder | Replay | None = None,
-) -> Evaluation:
-    """`build_evaluation` with a command's own notes and display."""
-    return build_evaluation(
-        options,
-        given,
-        resume=resume,
-        note=lambda text: note(command, f"note: {text}"),
-        announce=partial(announce, quiet=quiet),
-        progress=make_display(quiet=quiet),
-        tape=tape,
-    )
 
 
 def _list(*, as_json: bool) -> Exit:

@@ -43,7 +43,6 @@ def sglang_model_factory(
     sampling_params: Mapping[str, Any] | None = None,
     enable_thinking: bool | None = None,
     seeded: bool | None = None,
-    wrap: Callable[[Any, int], Any] | None = None,
     **options: Any,
 ) -> ModelFactory:
     """A factory of `SGLangModel`, with exact token data.
@@ -59,8 +58,6 @@ def sglang_model_factory(
         seeded: In a rollout that has a seed (an evaluation gives every sample one), send a `sampling_seed` with each
             call. None does so where the client declares that it samples by seeds, as the embedded engine does; an
             SGLang server does only with `--enable-deterministic-inference`, so that True is yours to say.
-        wrap: Makes the backend of one model from the client and a number that is the model's own: the same in every
-            repetition of a rollout that has a seed, 0 in one that has none.
     """
     from strands_sglang.model import TokenModel
     from strands_sglang.tool_parsers import as_tool_parser
@@ -72,11 +69,9 @@ def sglang_model_factory(
         seeded = isinstance(can, Capabilities) and can.seeds
 
     def factory() -> Model:
-        rollout = RolloutSeed.current() if seeded or wrap is not None else None
-        seed = 0 if rollout is None else rollout.for_model()
-        backend = client if wrap is None else wrap(client, seed)
-        if seeded and rollout is not None:
-            backend = SeededBackend(backend, seed)
+        backend = client
+        if seeded and (rollout := RolloutSeed.current()) is not None:
+            backend = SeededBackend(client, rollout.for_model())
             rollout.is_used = True
         return TokenModel(
             tokenizer=tokenizer,

@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -17,7 +17,6 @@ from strands_env.core import ModelFactory
 from strands_env.core.jsonable import lacks_secrets
 from strands_env.eval import Benchmark, EvalError, Evaluator, Executor, Progress
 from strands_env.eval.errors import naming_errors
-from strands_env.eval.run.tasks import Tasks
 from strands_env.eval.saved import SavedRun
 from strands_env.options import CONTINUED, OPTIONS, REWARDS, SAMPLING, EvalOptions, flag_of
 from strands_env.recipe.dry_run import find_mistakes
@@ -29,7 +28,6 @@ from strands_env.recipe.factories import (
     takes_model,
 )
 from strands_env.recipe.objects import DATA, benchmark_of_data, load_evaluator
-from strands_env.recipe.recording import Recorder, Replay
 from strands_env.recipe.tasks import DataBenchmark, FunctionBenchmark
 from strands_sglang import get_tool_parser
 from strands_sglang.backends.engine.own_models import check_model_name
@@ -103,16 +101,15 @@ def output_of(values: Mapping[str, Any]) -> Path | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """An evaluator, its tasks where they are not those of its data set, and the model factory of this process."""
+    """An evaluator, and the model factory of this process."""
 
     evaluator: Evaluator
-    tasks: Tasks | None = None
     models: ModelFactory | None = None
 
     async def run(self) -> None:
         """Evaluate, and end the worker processes or the embedded engine, if there are any."""
         try:
-            await self.evaluator.run(self.tasks)
+            await self.evaluator.run()
         finally:
             for resource in (self.evaluator.executor, getattr(self.models, "engine", None)):
                 if resource is not None:
@@ -127,7 +124,6 @@ def build_evaluation(
     note: Callable[[str], object],
     announce: Callable[[str | None], AbstractContextManager[None]],
     progress: Progress | None = None,
-    tape: Recorder | Replay | None = None,
 ) -> Evaluation:
     """Build the evaluator.
 
@@ -136,7 +132,6 @@ def build_evaluation(
         given: The options that this run was given itself: one of them that would have no effect is refused.
         note: Takes one sentence that is worth knowing and no error.
         announce: Takes what is being done, or None, and surrounds it.
-        tape: Records the run, or stands in for its backend and its tasks.
 
     Raises:
         EvalError: An option is wrong, or something cannot be made.
@@ -144,15 +139,11 @@ def build_evaluation(
         BackendError: The server does not answer.
     """
     kind = load_evaluator(str(options.benchmark))
-    _refuse_ignored(options, given, kind, is_replay=isinstance(tape, Replay))
+    _refuse_ignored(options, given, kind)
     sampling, backend = options.sampling or {}, BACKENDS[options.backend]
     if options.n_samples_per_prompt > 1 and sampling.get("temperature") == 0:
         note("at temperature 0 the samples of a prompt are alike; pass@k says no more than pass@1")
     is_inline, makes_own_models = options.executor == "inline", not takes_model(options.env)
-    if isinstance(tape, Recorder) and not backend.has_tokens:
-        raise EvalError(f"--record: the backend {options.backend!r} has no token data to record")
-    if tape is not None and (makes_own_models or not is_inline):
-        raise EvalError("--record: only models that this process makes can be recorded, with --executor inline")
     if is_inline and options.workers is not None:
         raise EvalError("--workers is for --executor processes or ray")
     try:  # before anything is loaded: what makes the model says the same, later
@@ -166,12 +157,10 @@ def build_evaluation(
             merge_options(DEFAULTS, options.model_options or {})
     except (TypeError, ValueError, StrandsSGLangError) as error:
         raise EvalError(str(error)) from error
-    if tape is not None:  # the reward may ask the backend
-        options = replace(options, proof_seconds=0.0)
 
     def load() -> ModelFactory:
-        with announce(None if isinstance(tape, Replay) else loading(options)):
-            return make_model_factory(options, tape)
+        with announce(loading(options)):
+            return make_model_factory(options)
 
     # The model is loaded last: every other mistake has been reported by then.
     models = DeferredModels(load)
@@ -187,8 +176,7 @@ def build_evaluation(
         executor = make_executor(make, {"options": options}, n_workers=options.workers or 2)
     make_evaluator = partial(kind, executor=executor, options=options, config=options.identity(), progress=progress)
     evaluator = make_evaluator(env_factory if is_inline else None)
-    if not isinstance(tape, Replay):
-        _check_data(evaluator, options)
+    _check_data(evaluator, options)
     _check_output(evaluator, resume=resume, note=note)
     if not is_inline:
         return Evaluation(evaluator=evaluator)
@@ -198,13 +186,10 @@ def build_evaluation(
         evaluator = make_evaluator(env_factory)
     if mistakes := find_mistakes(env_factory):
         raise EvalError(f"{'; '.join(mistakes)} ('strands-env check' shows more)")
-    tasks: Tasks | None = None
-    if tape is not None:
-        tasks = tape.tasks if isinstance(tape, Replay) else tape.note_tasks(evaluator.load_dataset())
-    return Evaluation(evaluator=evaluator, tasks=tasks, models=None if makes_own_models else models.load())
+    return Evaluation(evaluator=evaluator, models=None if makes_own_models else models.load())
 
 
-def _refuse_ignored(options: EvalOptions, given: Mapping[str, Any], kind: type[Evaluator], *, is_replay: bool) -> None:
+def _refuse_ignored(options: EvalOptions, given: Mapping[str, Any], kind: type[Evaluator]) -> None:
     """Refuse options given here that would have no effect, and missing ones."""
     backend = BACKENDS[options.backend]
     ignored = dict(backend.ignores)
@@ -221,7 +206,7 @@ def _refuse_ignored(options: EvalOptions, given: Mapping[str, Any], kind: type[E
         if given.get(name) is not None:
             raise EvalError(f"{flag_of(name)} would have no effect: {reason}; leave it out")
     needed = {"base_url": options.base_url, "model_id": options.model_id}
-    if not is_replay and (missing := backend.missing(needed)) is not None:
+    if (missing := backend.missing(needed)) is not None:
         raise EvalError(missing)
 
 

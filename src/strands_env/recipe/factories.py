@@ -13,7 +13,6 @@ from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.eval.errors import EvalError
 from strands_env.options import EvalOptions
 from strands_env.recipe.objects import HOOK, call_user, load_evaluator, load_object, load_reward
-from strands_env.recipe.recording import Recorder, Replay
 from strands_sglang.command_line import what_to_install
 from strands_sglang.exceptions import BackendError, StrandsSGLangError
 
@@ -50,17 +49,13 @@ class DeferredModels:
         return getattr(self.load(), name)
 
 
-def make_model_factory(options: EvalOptions, tape: Recorder | Replay | None = None) -> ModelFactory:
-    """The model factory for options; `tape` records the calls of the models, or stands in for their backend."""
+def make_model_factory(options: EvalOptions) -> ModelFactory:
+    """The model factory for options."""
     backend = options.backend
     more: dict[str, Any] = {"script": options.script} if backend == "scripted" else dict(options.model_options or {})
     if options.tool_parser is not None or backend == "local":
         more["tool_parser"] = options.tool_parser or "hermes"
     try:
-        if isinstance(tape, Replay):
-            return tape.make_models(**more)
-        if tape is not None:
-            more["wrap"] = tape.wrap
         models = model_factory_from_args(
             backend,
             sglang_base_url=options.base_url,
@@ -70,10 +65,7 @@ def make_model_factory(options: EvalOptions, tape: Recorder | Replay | None = No
             **more,
         )
         if BACKENDS[backend].has_tokens:
-            model: Any = models()  # a wrong sampling parameter fails here, not in every sample
-            if tape is not None:
-                config, seeing = getattr(models, "config", {}), model.conversation.expander
-                tape.begin(model.tokenizer, config, seeded=config.get("seeded", False), expander=seeing)
+            models()  # a wrong sampling parameter fails here, not in every sample
         return models
     except BackendError:
         raise
@@ -81,7 +73,7 @@ def make_model_factory(options: EvalOptions, tape: Recorder | Replay | None = No
         raise EvalError(f"the model of the backend {backend!r} cannot be made: {error}") from error
     except ImportError as error:
         raise EvalError(what_to_install(error) or str(error)) from error
-    except (ValueError, StrandsSGLangError) as error:  # a `RecordingError` too
+    except (ValueError, StrandsSGLangError) as error:
         raise EvalError(str(error)) from error
 
 

@@ -19,6 +19,7 @@ from .contract import (
     ScoredPrompt,
     token_array,
 )
+from .recording import RecordingBackend, ReplayBackend
 from .wrapper import BackendWrapper, as_backend
 
 __all__ = [
@@ -32,6 +33,8 @@ __all__ = [
     "GenerateRequest",
     "LogprobKind",
     "PromptScoring",
+    "RecordingBackend",
+    "ReplayBackend",
     "SamplingParams",
     "ScoredPrompt",
     "as_backend",

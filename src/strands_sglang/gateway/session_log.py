@@ -13,20 +13,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..conversation import SampledTurn
+from ..backends.records import from_json, to_json
+from ..conversation import Conversation, SampledTurn
 from ..exceptions import StateFullError
-from ..trajectory import Message, Turn
+from ..trajectory import Location, Message, Turn
 from ..trajectory.forest import ForestFacts
 from ..trajectory.history import FollowedHistory, HistoryMemory
 from .answers import Answer
 from .counters import Counters
 from .dialects import RESPONSES
-from .records import from_json, restore_turn, to_json, turn_to_json
 from .reward import Reward
 from .state import LogFile
 
 if TYPE_CHECKING:
     from .session import Session
+
+
+_LOCATED = ("key", "agent", "agent_id", "attempt", "role", "parent_agent")
+_COMMITTED = ("prompt_ids", "completion", "reply", "calls", "media", "is_constrained", "is_recalled")
 
 
 @dataclass(slots=True, eq=False)
@@ -203,3 +207,18 @@ class SessionLog:
             SampledTurn(turn=turn, stop_reason=stop_reason, stop_string=stop_string, think_end=event["think_end"])
         )
         return turn
+
+
+def turn_to_json(turn: Turn, context: bytes) -> dict[str, Any]:
+    """A turn; `context` is that of its location."""
+    values = {name: to_json(getattr(turn, name)) for name in (*_LOCATED, *_COMMITTED)}
+    return {"parent": None if turn.parent is None else turn.parent.index, "context": to_json(context), **values}
+
+
+def restore_turn(conversation: Conversation, value: Mapping[str, Any]) -> Turn:
+    """Commit a turn again, which `turn_to_json` wrote."""
+    forest, read = conversation.forest, {name: from_json(each) for name, each in value.items()}
+    parent = None if read["parent"] is None else forest.turns[read["parent"]]
+    place = {name: read[name] for name in ("context", *_LOCATED)}
+    location = Location(parent=parent, first_new=0, epoch=forest.epoch, **place)
+    return conversation.commit(location, **{name: read[name] for name in _COMMITTED})

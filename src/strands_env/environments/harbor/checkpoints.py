@@ -17,8 +17,8 @@ from typing import Any
 from strands import Agent
 
 from strands_env.core.jsonable import decode, encode
+from strands_sglang.backends.records import from_json, to_json
 from strands_sglang.conversation import TurnRequest
-from strands_sglang.gateway.records import from_json, to_json
 
 _RECORD = "checkpoint.json"
 

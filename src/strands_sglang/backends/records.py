@@ -1,4 +1,4 @@
-"""Turns, messages and answers as JSON values, for the log of a session and the recording of an evaluation.
+"""Turns, messages, requests and answers as JSON values, for logs of sessions and for recordings.
 
 Whatever is not text, a number or nothing is written as a pair of its type and its content, so a new field of a turn is
 written, and read again, without a line here.
@@ -12,24 +12,22 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from .. import backends, trajectory
-from ..conversation import Conversation
+from .. import trajectory
 from ..lines import pack, unpack
 from ..trajectory.media import Medium
+from . import contract
 
 _TYPES: Mapping[str, Any] = {
     kind.__name__: kind
     for kind in (
         trajectory.Call, trajectory.Completion, trajectory.Finish, trajectory.FinishType, trajectory.Image,
         trajectory.LengthLimit, Medium, trajectory.Message, trajectory.Result, trajectory.Role,
-        trajectory.SamplingMask, trajectory.ToolCall, trajectory.WeightSpan, backends.BackendInfo,
-        backends.Capabilities, backends.GenerateAnswer, backends.LogprobKind, backends.PromptScoring,
-        backends.ScoredPrompt,
+        trajectory.SamplingMask, trajectory.ToolCall, trajectory.WeightSpan, contract.BackendInfo,
+        contract.Capabilities, contract.GenerateAnswer, contract.LogprobKind, contract.PromptScoring,
+        contract.ScoredPrompt,
     )
 }  # fmt: skip
 """What is written beside JSON values. A file may be somebody else's: nothing else is made from it."""
-_LOCATED = ("key", "agent", "agent_id", "attempt", "role", "parent_agent")
-_COMMITTED = ("prompt_ids", "completion", "reply", "calls", "media", "is_constrained", "is_recalled")
 
 
 def to_json(value: Any) -> Any:
@@ -81,18 +79,3 @@ def from_json(value: Any) -> Any:
     import numpy as np
 
     return np.frombuffer(unpack(content), dtype=kind)
-
-
-def turn_to_json(turn: trajectory.Turn, context: bytes) -> dict[str, Any]:
-    """A turn; `context` is that of its location."""
-    values = {name: to_json(getattr(turn, name)) for name in (*_LOCATED, *_COMMITTED)}
-    return {"parent": None if turn.parent is None else turn.parent.index, "context": to_json(context), **values}
-
-
-def restore_turn(conversation: Conversation, value: Mapping[str, Any]) -> trajectory.Turn:
-    """Commit a turn again, which `turn_to_json` wrote."""
-    forest, read = conversation.forest, {name: from_json(each) for name, each in value.items()}
-    parent = None if read["parent"] is None else forest.turns[read["parent"]]
-    place = {name: read[name] for name in ("context", *_LOCATED)}
-    location = trajectory.Location(parent=parent, first_new=0, epoch=forest.epoch, **place)
-    return conversation.commit(location, **{name: read[name] for name in _COMMITTED})
