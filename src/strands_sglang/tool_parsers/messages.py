@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -18,10 +19,14 @@ from .values import CallError, ParameterTypes, skip_space
 class MessageToolParser(ToolParser):
     """A message is reasoning, visible text or a call by its header; text outside a message is visible.
 
-    A reasoning message ends at its end marker, whatever else stands in it: a draft of a call is not a call.
+    A reasoning message ends at its end marker, whatever else stands in it: a draft of a call is not a call. Headers
+    have one form, so only the end marker of calls can be replaced.
     """
 
     HEADER: ClassVar[re.Pattern[str]]
+    """The header of a message, with what tells its kind in the group `type`."""
+    KINDS: ClassVar[Mapping[str | None, SegmentKind]]
+    """The kind of a message by its type; of any other it is a call."""
     END: ClassVar[re.Pattern[str]]
     """The end of a message of visible text."""
     BROKEN_HEADER: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
@@ -29,7 +34,7 @@ class MessageToolParser(ToolParser):
 
     def kind(self, header: re.Match[str]) -> SegmentKind:
         """The kind of the message with this header; `BLOCK` is a call."""
-        raise NotImplementedError(type(self).__name__)
+        return self.KINDS.get(header["type"], SegmentKind.BLOCK)
 
     def thought_end(self, marker: str) -> re.Pattern[str]:
         """The end of a reasoning message, `marker` at the least."""
@@ -77,7 +82,7 @@ class MessageToolParser(ToolParser):
         return Block(end, (self.refuse(error, text[start:end].strip(), (start, end)),))
 
 
-_RECIPIENT = r" to=([^\s<]{1,256})"
+_RECIPIENT = r" to=[^\s<]{1,256}"
 
 
 @register_tool_parser("muse_glimmer", "muse")
@@ -91,7 +96,14 @@ class MuseGlimmerToolParser(MessageToolParser, TaggedToolParser):
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<atem:function_calls>", "</atem:function_calls>")
     DEFAULT_THINK: ClassVar[tuple[str, str]] = (" to=self<|message|>", "<|eom|>")
-    HEADER: ClassVar[re.Pattern[str]] = re.compile(rf"(?:<\|start\|>assistant)?(?:{_RECIPIENT})?<\|message\|>")
+    HEADER: ClassVar[re.Pattern[str]] = re.compile(
+        r"(?:<\|start\|>assistant)?(?: to=(?P<type>[^\s<]{1,256}))?<\|message\|>"
+    )
+    KINDS: ClassVar[Mapping[str | None, SegmentKind]] = {
+        "self": SegmentKind.REASONING,
+        "user": SegmentKind.TEXT,
+        None: SegmentKind.TEXT,
+    }
     BROKEN_HEADER: ClassVar[re.Pattern[str]] = re.compile(re.escape(DEFAULT_TOKENS[0]))
     END: ClassVar[re.Pattern[str]] = re.compile(
         rf"<\|eo[mt]\|>|(?=<\|start\|>|{_RECIPIENT}<\|message\|>|{BROKEN_HEADER.pattern})"
@@ -107,10 +119,6 @@ class MuseGlimmerToolParser(MessageToolParser, TaggedToolParser):
         # A header in a thought is no draft: its token is written for nothing but the next message.
         return re.compile(rf"{re.escape(marker)}|(?={_RECIPIENT}<\|message\|>)")
 
-    def kind(self, header: re.Match[str]) -> SegmentKind:
-        kinds = {"self": SegmentKind.REASONING, "user": SegmentKind.TEXT, None: SegmentKind.TEXT}
-        return kinds.get(header[1], SegmentKind.BLOCK)
-
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         header = self.HEADER.match(text, start)
         body = skip_space(text, header.end()) if header else start
@@ -118,7 +126,7 @@ class MuseGlimmerToolParser(MessageToolParser, TaggedToolParser):
             mark = self.END.search(text, body)
             end = mark.end() if mark else len(text)
             return self.refuse_block(
-                CallError(f"{self.tool_start_token} is missing", header and header[1]), text, start, end
+                CallError(f"{self.tool_start_token} is missing", header and header["type"]), text, start, end
             )
         block = super().read_block(text, body, types)
         if block is None:
@@ -130,8 +138,8 @@ class MuseGlimmerToolParser(MessageToolParser, TaggedToolParser):
             end, error = block.end, "the call stands in no message to a tool"
         elif start and header[0][0] == " ":
             error = "the message before the call is not ended"
-        elif not call.is_error and call.name != header[1]:
-            error = f"the message is to {header[1]!r} and calls another tool"
+        elif not call.is_error and call.name != header["type"]:
+            error = f"the message is to {header['type']!r} and calls another tool"
         elif close > behind:
             error = f"text stands behind {self.tool_end_token}"
         else:
@@ -152,12 +160,12 @@ class InklingToolParser(MessageToolParser, HermesToolParser):
     END_IS_TEXT: ClassVar[bool] = True  # it ends every message
     KEYS: ClassVar[CallKeys] = CallKeys(arguments="args")
     _CONTENT: ClassVar[str] = r"<\|content_(?P<type>thinking|text|invoke_tool_\w{1,32})\|>"
+    KINDS: ClassVar[Mapping[str | None, SegmentKind]] = {
+        "thinking": SegmentKind.REASONING,
+        "text": SegmentKind.TEXT,
+    }
     HEADER: ClassVar[re.Pattern[str]] = re.compile(rf"(?:(?:\A|<\|message_model\|>)(?P<name>[^<]{{0,256}}))?{_CONTENT}")
     END: ClassVar[re.Pattern[str]] = re.compile(r"<\|end_message\|>|(?=<\|message_model\|>|<\|content_)")
-
-    def kind(self, header: re.Match[str]) -> SegmentKind:
-        kinds = {"thinking": SegmentKind.REASONING, "text": SegmentKind.TEXT}
-        return kinds.get(header["type"], SegmentKind.BLOCK)
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         header = self.HEADER.match(text, start)
@@ -185,16 +193,16 @@ class SolarOpenToolParser(MessageToolParser, SectionToolParser):
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<|tool_calls|>", "<|calls|>")
     DEFAULT_THINK: ClassVar[tuple[str, str]] = ("<|think|>", "<|end|>")
-    HEADER: ClassVar[re.Pattern[str]] = re.compile(r"(?:<\|begin\|>assistant)?<\|(think|content|tool_calls)\|>")
+    HEADER: ClassVar[re.Pattern[str]] = re.compile(r"(?:<\|begin\|>assistant)?<\|(?P<type>think|content|tool_calls)\|>")
+    KINDS: ClassVar[Mapping[str | None, SegmentKind]] = {
+        "think": SegmentKind.REASONING,
+        "content": SegmentKind.TEXT,
+    }
     END: ClassVar[re.Pattern[str]] = re.compile(r"<\|(?:end|calls|flush)\|>|(?=<\|begin\|>|<\|tool_calls\|>)")
     CALL: ClassVar[CallTokens] = CallTokens(
         begin="<|tool_call:begin|>", separator="<|tool_call:args|>", end="<|tool_call:end|>"
     )
     BROKEN_HEADER: ClassVar[re.Pattern[str]] = re.compile(re.escape(CALL.begin))
-
-    def kind(self, header: re.Match[str]) -> SegmentKind:
-        kinds = {"think": SegmentKind.REASONING, "content": SegmentKind.TEXT}
-        return kinds.get(header[1], SegmentKind.BLOCK)
 
     def read_header(self, header: str) -> Header:
         model_id, _, name = header.partition("<|tool_call:name|>")
@@ -202,4 +210,4 @@ class SolarOpenToolParser(MessageToolParser, SectionToolParser):
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         header = self.HEADER.match(text, start)
-        return super().read_block(text, start if header is None else header.start(1) - len("<|"), types)
+        return super().read_block(text, start if header is None else header.start("type") - len("<|"), types)
