@@ -1173,6 +1173,56 @@ In what year was it? | 1776 | \boxed{\text{July 4, 1776}} | 1
 In what year was it? | 1776 | \boxed{\text{July 4, 1777}} | 0
 In which year was it signed? | 1776 | It was signed on July 4, 1776. | 1
 In which year? | 4 | July 4, 1776 | 0
+? | \text{sgn}(x-7) | \boxed{\frac{|x-7|}{x-7}} | 1
+? | |x^3-1000| | \boxed{1000-x^3} | 0
+? | ||x|-5| | \boxed{5-|x|} | 0
+? | ||x|-5| | \boxed{||x|-5|} | 1
+? | \max(n,k) | \boxed{n} | 0
+? | |2^x-1000| | \boxed{1000-2^x} | 0
+? | \lfloor\frac{n^2}{4}\rfloor | \boxed{\frac{n^2}{4}} | 0
+? | \lfloor\frac{n^2}{4}\rfloor | \boxed{\frac{2n^2-1+(-1)^n}{8}} | 1
+? | \lfloor\frac{n^2}{4}\rfloor | \boxed{\lfloor\frac n2\rfloor\lceil\frac n2\rceil} | 1
+? | (-1)^{n(n+1)/2} | \boxed{(-1)^n} | 0
+? | (-1)^{n(n+1)/2} | \boxed{(-1)^{n(n-1)/2}} | 0
+? | i^{2n} | \boxed{(-1)^n} | 1
+? | e^{2\pi i n} | \boxed{1} | 1
+? | \sqrt[3]{x^6} | \boxed{x^2} | 1
+? | \sqrt{5-x} | \boxed{\sqrt{x-5}} | 0
+? | \sqrt{100-x^2} | \boxed{10-x} | 0
+? | \ln(1-x) | \boxed{\ln(x-1)} | 0
+? | m+c | \boxed{m+C} | 0
+Solve the differential equation y'=y^2. | y=\frac{1}{C-x} | \boxed{y=-\frac{1}{x+C}} | 1
+Solve y''-2y'+y=0. | y=(C_1+C_2x)e^{x} | \boxed{y=Ae^x+Bxe^x} | 1
+Solve $\frac{dy}{dx}=2y+1$. | y=Ce^{2x}-\frac12 | \boxed{y=Ae^{2x}-\frac12} | 1
+Solve $\frac{dy}{dx}=2y+1$. | y=Ce^{2x}-\frac12 | \boxed{y=Ae^{2x}+\frac12} | 0
+Solve the differential equation. | x^2+y^2=C | \boxed{x^2+y^2=C_1} | 1
+Solve the differential equation. | y^2=x^2+C | \boxed{y^2-x^2=K} | 1
+? | \ln|\sec x|+C | \boxed{-\ln|\cos x|+C} | 1
+? | xe^x | \boxed{e^xx} | 1
+Find the integral, using C for the constant of integration. | x^2+C | \boxed{x^2+K} | 1
+? | x^2+C | \boxed{x^2+2C} | 1
+? | x^2+C | \boxed{Cx^2} | 0
+Solve the differential equation. | y^2=x^2+C | \boxed{y^2=-x^2+C} | 0
+Solve the differential equation y'=y^2. | y=\frac{1}{C-x} | \boxed{y=\frac{1}{C+x}} | 0
+? | 12 | $\log \boxed{12}$ | 0
+? | 12 | $x_{\boxed{12}}$ | 0
+? | 12 | $\boxed{12} \text{ or } 13$ | 0
+? | 12 | $(\boxed{12},\boxed{13})$ | 0
+? | 12 | $\Rightarrow\boxed{12}$ | 1
+? | 12 | 5+7=12 \boxed{12} | 1
+? | 12 | $5+7=12$ $\boxed{12}$ | 1
+? | 12 | $$5+7=12$$ $$\boxed{12}$$ | 1
+? | 12 | $$5+7=12 \quad \boxed{12}$$ | 1
+? | 12 | $5+7=12 \ \boxed{12}$ | 1
+? | y=2x+3 | $y=\boxed{2x}+3$ | 1
+? | 2x+3 | $\boxed{2x}+3$ | 1
+? | 2x | $\boxed{2x}+3$ | 0
+? | \frac{3}{4} | $\frac{\boxed{3}}{\boxed{4}}$ | 1
+? | 3 | $\frac{\boxed{3}}{\boxed{4}}$ | 0
+? | 4 | $\frac{\boxed{3}}{\boxed{4}}$ | 0
+? | 7 | $\boxed{3}+\boxed{4}$ | 1
+? | 4 | $\boxed{3}+\boxed{4}$ | 0
+? | 7 | $\boxed{3}+\boxed{4}=\boxed{7}$ | 1
 """
 """The same of formulas: which are equal, of which letters, and on what that rests."""
 

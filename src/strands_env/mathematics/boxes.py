@@ -60,6 +60,8 @@ _TOUCHES = re.compile(
     r"!(?=\s*[-+*/=^)])|\d|_|√|π|\\(?!text|mathrm|[^A-Za-z])[A-Za-z]+|[A-Za-z](?![A-Za-z])"
     r"|\((?=[^()A-Za-z]*[\w]?[^()A-Za-z]*\))"
 )
+_VALUE_BEFORE = re.compile(r"=[^=\x00]*\d(?:\s|\\[,;: ]|~)+\Z")
+_ALTERNATIVE = re.compile(r"\s*(?:\\text\s*\{\s*(?:or|and)\s*\}|\\lor)\s*([^$\n\x00.,]*[\w}])")
 _MARKS_OF_LINES = re.compile(r"(?:\s|[-*•>]\s|#+\s|\d+[.)]\s|\(?(?:[a-h]|i{1,3})\)(?=[\s*:]):?|\*\*)*")
 _TIMES = {
     "twice": r"2\cdot ",
@@ -169,6 +171,8 @@ class Boxes:
             if joint is None or (joint["label"] and not with_parts):
                 break
             statements = found + statements
+        if statements and (other := _ALTERNATIVE.match(self._masked, statements[-1].end)):  # `\boxed{1} \text{ or } 2`
+            statements.append(Statement(start=other.start(1), end=other.end(), value=other[1]))
         return statements
 
     def _parts(self) -> list[Statement]:
@@ -209,7 +213,12 @@ class Boxes:
         elif len(boxed) == 1 and place == len(members) - 1 and all(is_equal):
             value = self._filled(*members[place])
         elif all(is_equal) and self._is_true(members, boxed):
-            return [Statement(start=start, end=end, value=each) for each in self._contents(start, end)]
+            last = self._masked[slice(*members[-1])]
+            is_result = (
+                len(boxed) > 1 and last.strip() and not last.strip().strip(_BOX)
+            )  # `\boxed{3} + \boxed{4} = \boxed{7}`
+            contents = self._contents(*members[-1]) if is_result else self._contents(start, end)
+            return [Statement(start=start, end=end, value=each) for each in contents]
         else:
             value = self._filled(start, end, braces="" if is_alone else "{}")
         return [self._with_words(Statement(start=start, end=end, value=value, name=name))]
@@ -254,6 +263,8 @@ class Boxes:
         left, right = next(
             piece for piece in _pieces(text, start, end, _APART) if piece[0] <= box_start and box_end <= piece[1]
         )
+        if apart := _VALUE_BEFORE.search(text, left, box_start):  # `5 + 7 = 12 \boxed{12}`
+            left = apart.end()
         is_first = not _LOOKS.sub("", text[left:box_start]).strip()
         is_last = not _LOOKS.sub("", text[box_end:right]).strip()
         before, behind = self._attached(box_start, box_end, begin, stop)
@@ -264,14 +275,16 @@ class Boxes:
     def _attached(self, start: int, end: int, begin: int, stop: int) -> tuple[int, int]:
         """A box among words with what belongs to its formula: what touches it, or an operator joins to it."""
         before = self._flat[begin:start]
-        behind = self._flat[end:stop]
-        while behind[:1] and behind.lstrip(" ") != behind and self._masked[end : end + 1] in "$\\":
-            behind, end = behind[1:], end + 1
+        closer = end
+        while closer < stop and self._flat[closer] == " " and self._masked[closer] in "$\\()[]":
+            closer += 1  # the end of a formula
+        behind = self._flat[closer:stop]
         touches = re.search(r"(?:[\d)}√±]|\\[A-Za-z]+)\Z", before)
-        if (touches or _OPERATOR_BEFORE.search(before)) and (tail := _TAIL.search(before)):
+        is_apart = re.search(rf"(?:{_APART.pattern})\s*\Z", before)
+        if not is_apart and (touches or _OPERATOR_BEFORE.search(before)) and (tail := _TAIL.search(before)):
             start = begin + tail.start() + len(tail[0]) - len(tail[0].lstrip(" )}]*"))
         if (_TOUCHES.match(behind) or _OPERATOR_BEHIND.match(behind)) and (head := _HEAD.match(behind)):
-            end += len(head[0].rstrip(" ({[*-=<>"))
+            end = closer + len(head[0].rstrip(" ({[*-=<>"))
         return start, end
 
     def _with_words(self, statement: Statement) -> Statement:

@@ -19,7 +19,7 @@ from .nodes import Node, is_formula, is_name, is_number, is_plain_name, is_symbo
 from .products import same_ordered
 from .sets import INTERVALS, JOINED, REVERSED, as_set, solution_set, union_of
 from .texts import is_species
-from .values import every, rounds, same_scalar
+from .values import every, rounds, same_curves, same_scalar
 from .vocabulary import ARTICLES, TEMPERATURES, UNITS, canonical
 
 _NEGATIONS = frozenset(("not", "neither", "nor", "no", "never", "non"))
@@ -394,6 +394,11 @@ def _same_equation(members: Sequence[Node], others: Sequence[Node]) -> bool | No
         return call == other_call and same(value, other_value)
     if calls and Node("scalar", (Symbol("y"),)) in (members[0], others[0]):
         return same(members[1], others[1])
+    if terms().has_constants and all(map(is_number, (*members, *others))):  # of the same family of solutions
+        if is_symbol(members[0]) and members[0] == others[0]:
+            return same(members[1], others[1])
+        if same_curves(members[0].args[0] - members[1].args[0], others[0].args[0] - others[1].args[0]):
+            return True
     return _ratio_of_sides(members, others) is not None
 
 

@@ -95,7 +95,7 @@ def same_formula(one: Any, other: Any, close: Callable[[Any, Any], bool | None],
         is_rational = one.is_rational_function() and other.is_rational_function()
         return None if is_exact and not is_rational and samples.prove(one - other) else False
     if not verdicts or None in verdicts or samples.says_less:
-        return None
+        return False if samples.are_apart else None
     if not (is_exact and samples.prove(one - other, force=True)):
         terms().sampled = True
     return True
@@ -106,6 +106,7 @@ class Samples:
 
     Attributes:
         says_less: The second formula is not defined where the first one is.
+        are_apart: It never is.
     """
 
     def __init__(self, one: Any, other: Any) -> None:
@@ -121,10 +122,12 @@ class Samples:
         # SymPy factors the base of an exact power: `x^y` has halves in the exponent, and a base of few digits.
         powers = [part for part in both.atoms(sympy.Pow) if part.base.free_symbols and part.exp.free_symbols]
         self._halves = set().union(*(part.free_symbols for part in powers))
-        self._counts = {symbol for part in both.atoms(sympy.factorial, sympy.binomial) for symbol in part.free_symbols}
+        counted = both.atoms(sympy.factorial, sympy.binomial)
+        self._counted = {count for part in counted for count in part.args if count.free_symbols}
+        self._counts = {symbol for count in self._counted for symbol in count.free_symbols}
         self._keeps_sign = one.has(sympy.Abs) and not other.has(sympy.Abs)
         self.places: list[dict[Any, Any]] = []
-        self.says_less = False
+        self.says_less = self.are_apart = False
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         undefined: list[dict[Any, Any]] = []
@@ -134,6 +137,8 @@ class Samples:
         for place in itertools.chain(turns, self._points()):
             if len(self.places) - zeros >= USABLE + len(turns):
                 break
+            if any(not _is_not_negative(count.xreplace(place)) for count in self._counted):
+                continue
             defined = [
                 not self._has_reals or all(is_met(condition.xreplace(place)) for condition, is_met in conditions)
                 for conditions in self._needs
@@ -151,9 +156,12 @@ class Samples:
                 yield left, right
             elif defined == [True, False]:
                 self.says_less |= self._keeps_sign  # `ln x` says less than an expected `ln |x|`
+                self.says_less |= is_positive and self._whole == {*self.symbols}
                 lacks_positive |= is_positive
+                self.are_apart = True
             elif defined == [False, False]:
                 undefined.append(place)
+        self.are_apart &= not self.places
         self.says_less |= lacks_positive and not has_positive
         for place in [] if self.places or self.says_less else undefined[:USABLE]:  # no domain in the reals
             self.places.append(place)
@@ -175,6 +183,7 @@ class Samples:
             if isinstance(part, sympy.factorial | sympy.binomial):
                 return True
             is_periodic = isinstance(part, sympy.sin | sympy.cos | sympy.tan) and part.has(pi)
+            is_periodic |= isinstance(part, sympy.exp) and part.has(pi) and part.has(sympy.I)
             if is_index and (is_periodic or isinstance(part, sympy.floor | sympy.ceiling)):
                 return True
         return False
@@ -284,8 +293,6 @@ def needs(formula: Any, whole: set[Any]) -> list[tuple[Any, Callable[[Any], bool
             found.append((part.args[0], _is_not_negative))
         elif isinstance(part, sympy.asin | sympy.acos):
             found.append((1 - part.args[0] ** 2, _is_not_negative))
-        elif isinstance(part, sympy.factorial | sympy.binomial):
-            found += [(each, _is_not_negative) for each in part.args]
     return found
 
 
@@ -328,10 +335,10 @@ def _cap(symbol: Any, both: Any) -> int:
 
 
 def _between_roots(formula: Any, symbol: Any) -> list[Any]:
-    """Points below, between and above the real roots of a polynomial; none for other formulas."""
+    """Points below, between and above the real roots of a polynomial; of other formulas, points of both signs."""
     polynomial = formula.as_poly(symbol)
     if polynomial is None or not 0 < polynomial.degree() <= 6 or len(polynomial.gens) > 1:
-        return []
+        return _of_both_signs(formula, symbol)
     try:
         roots = [root for root in polynomial.sqf_part().nroots(n=15) if abs(sympy.im(root)) < 1e-9]
     except (TypeError, ValueError, ArithmeticError, sympy.PolynomialError, NoConvergence):
@@ -342,6 +349,18 @@ def _between_roots(formula: Any, symbol: Any) -> list[Any]:
     inner = [(left + right) / 2 for left, right in itertools.pairwise(roots)]
     values = (roots[0] - 1.37, roots[0] - 0.31, *inner, roots[-1] + 0.29, roots[-1] + 1.37)
     return [Rational(round(value * 10_007), 10_007) for value in values]
+
+
+def _of_both_signs(formula: Any, symbol: Any) -> list[Any]:
+    found: dict[bool, Any] = {}
+    for size in (1, 3, 6, 12, 18, 40, Rational(1, 3)):
+        for value in (Rational(size) + Rational(1, 97), Rational(1, 89) - size):
+            result = formula.xreplace({symbol: value}).evalf(15)
+            if result.is_real:
+                found.setdefault(bool(result > 0), value)
+        if len(found) > 1:
+            break
+    return list(found.values())
 
 
 def _in_case(formula: Any, place: dict[Any, Any]) -> Any:

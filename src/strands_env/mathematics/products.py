@@ -29,6 +29,7 @@ def ordered_letters(gold: str, answer: str, is_about_matrices: bool) -> frozense
         "".join(token.value if token.kind in ("letter", "number", "mark") else " " for token in lex(normalise(text)))
         for text in (gold, answer)
     ]
+    texts = [re.sub(r"e(?=\^)", " ", text) for text in texts]  # no letter of a word: `Axe^x`
     products = [["".join(_FACTOR.findall(run)) for run in _PRODUCT.findall(text)] for text in texts]
     runs = list(itertools.chain(*products))
     ordered = {letter for run in runs if reads_as_word(run, runs) for letter in run}

@@ -446,10 +446,17 @@ class ScalarReader:
         return matrix
 
 
-_OF_FORMULAS = {"max": sympy.Max, "min": sympy.Min, "Gamma": sympy.gamma, "zeta": sympy.zeta}
+_OF_FORMULAS = {
+    "sgn": sympy.sign,
+    "sign": sympy.sign,
+    "max": sympy.Max,
+    "min": sympy.Min,
+    "Gamma": sympy.gamma,
+    "zeta": sympy.zeta,
+}
 _OF_MATRICES = {"det": "det", "tr": "trace", "rank": "rank"}
 _OF_NUMBERS = {
-    **{"Re": sympy.re, "Im": sympy.im, "arg": sympy.arg, "sgn": sympy.sign},
+    **{"Re": sympy.re, "Im": sympy.im, "arg": sympy.arg},
     **{"gcd": lambda *values: sympy.gcd(values), "lcm": lambda *values: sympy.lcm(values)},
 }
 _STARTING = frozenset(

@@ -310,6 +310,7 @@ class Question:
         self.nouns = own | (others - {canonical(word) for word in MULTIPLIERS}) | {canonical(word) for word in COUNTED}
         self.is_about_matrices = re.search(r"(?i)\bmatri(?:x|ces)\b", text) is not None
         self._is_known = re.search(r"[^\W\d_]{2}", text) is not None
+        has_constants = _CALCULUS.search(f"{text} {gold}") is not None or _PLUS_C.search(gold) is not None
         text = _MARKUP.sub("", text)
         named = [(found[0], found[found.lastindex or 0].lower()) for found in _BASE.finditer(text)]
         named = [(text, int(name) if name.isdigit() else _BASES.get(name, 0)) for text, name in named]
@@ -321,9 +322,11 @@ class Question:
         self._rank = "ordinal" if _RANK.search(text) else "cardinal"
         self.terms = Terms(
             letters=_stated(f"{text} ; {gold}"),
-            mentioned=frozenset(_MENTIONED.findall(text)),
+            mentioned=frozenset(
+                _MENTIONED.findall(re.sub(r"\b[CcKk](?:_\d)?\b", " ", text) if "constant" in text else text)
+            ),
             asks_year=re.search(r"(?i)\byear\b", text) is not None,
-            has_constants=_CALCULUS.search(f"{text} {gold}") is not None or _PLUS_C.search(gold) is not None,
+            has_constants=has_constants,
         )
 
     def settle(self, readings: Sequence[Reading], *, is_gold: bool) -> Sequence[Reading]:

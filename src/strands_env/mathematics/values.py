@@ -55,6 +55,8 @@ def same_scalar(gold: Node, answer: Node) -> bool | None:
             return bool(shift.is_Integer) or compare(one, other)
     if constants := _constants(one, other):
         verdict = _same_family(one, other, *constants)
+        value = Symbol("value")
+        verdict = verdict or (True if same_curves(value - one, value - other) else verdict)
         return verdict if verdict is not False else compare(one, other)
     return compare(one, other)
 
@@ -127,6 +129,31 @@ def _same_family(one: Any, other: Any, constants: Sequence[Any], others: Sequenc
     same = rank == _rank(theirs) == _rank([*mine, *theirs, rest])
     terms().sampled |= same
     return same
+
+
+def same_curves(one: Any, other: Any) -> bool:
+    """Whether two equations of two variables and one constant of integration each have the same curves as solutions.
+
+    Solved for their constants, they do where one is a function of the other: where the gradients are parallel.
+    """
+    constants = _constants(one, other)
+    if constants is None or [len(group) for group in constants] != [1, 1] or sympy.count_ops(one + other) > 60:
+        return False
+    reals = {
+        each: Symbol(each.name, real=True) for each in one.free_symbols - {*constants[0]}
+    }  # `|x|` has a derivative
+    variables = sorted(reals.values(), key=str)
+    one, other = one.xreplace(reals), other.xreplace(reals)
+    try:
+        levels = [sympy.solve(formula, *group) for formula, group in zip((one, other), constants, strict=True)]
+    except (NotImplementedError, ValueError, TypeError):
+        return False
+    if len(variables) != 2 or not all(levels):
+        return False
+    (left, right), (x, y) = (level[0] for level in levels), variables
+    crossed = left.diff(x) * right.diff(y), left.diff(y) * right.diff(x)
+    verdict = same_formula(*crossed, lambda a, b: _close(a, b, None, None), is_exact=True)
+    return verdict is True and (left.diff(x), left.diff(y)) != (0, 0)
 
 
 def _rank(columns: Sequence[Sequence[Any]]) -> int:
