@@ -25,7 +25,7 @@ _LABEL = (
 _ALONE = r"[^\w\n]*$"
 _CLAUSE_ENDS = r"\)?[^\S\n]*(?=[.,;!\n]|\Z)"
 _RIGHT = (
-    r"\)?\s+is\s+(?:the\s+)?(?:only\s+)?(?:correct|right|best|possible\s+answer"
+    r"\)?\s+(?:is|seems|looks)\s+(?:the\s+)?(?:only\s+)?(?:correct|right|best|(?:possible\s+|final\s+)?answer(?!\s+\w)"
     r"|(?:one|option|choice|answer)\s+(?:left|remaining|that\s+(?:fits|works)))\b"
 )
 # What stands before and after a stated letter, with its weight: one of more weight overrules those before it.
@@ -49,6 +49,7 @@ _STATED = [
         ),
         (1, r"(?i:\b(?:leav(?:es|ing)|left\s+with)\s+(?:us\s+with\s+|only\s+|just\s+)?\W{0,2})", _CLAUSE_ENDS),
         (1, r"(?i:\b(?:only|just)\s+)", r"\)?\s+(?:is\s+left|remains|fits|works|is\s+(?:right|correct|possible))\b"),
+        (1, r"^[^\w\n]*", r"\)?\s+it\s+is\b"),
         (1, r"(?i:\bby\s+(?:elimination|exclusion)\b\W{0,3})", _CLAUSE_ENDS),
         (1, r"(?i:\b(?:choose|chose|pick|select|conclude|go(?:ing)?\s+with)\b\W{0,4})", _CLAUSE_ENDS),
         # Only where nothing above is there: the one that is called right, named as an option, or listed.
@@ -131,7 +132,7 @@ _YES = "yes|yeah|yep|yup|true|ja|oui"
 _NO = "no|nope|nah|false|nein|non"
 _POLAR = rf"(?:(?P<yes>(?i:{_YES}))|(?P<no>(?i:{_NO})))(?!\w|-\w)"
 _POLAR_STATED = re.compile(
-    rf"(?:(?:{ANSWER})\W{{0,4}}(?:{IS}|\W{{1,4}}(?=\w))\W{{0,6}}|\b(?i:it\s+is)\s|\A\W*)(?={_POLAR}\W*(?:[,.;:!–—\n]|\Z))"
+    rf"(?:(?:{ANSWER})\W{{0,4}}(?:{IS}|\W{{1,4}}(?=\w))\W{{0,6}}|\b(?i:it\s+is|(?:so|thus|hence|therefore),?)\s|\A\W*)(?={_POLAR}\W*(?:[,.;:!–—\n]|\Z|way\b))"
 )
 _JUDGED = re.compile(
     r"(?i)\b(?:is|it['’]s|that['’]s)(?P<not>\s+not|n['’]t)?\s+(?:(?:indeed|actually|always|clearly)\s+)?(?P<word>true|false)\b"

@@ -34,7 +34,7 @@ _NOT_IT = (
 _DENIED_BEFORE = re.compile(
     rf"""(?i)(?:
         (?:\b(?:all\ but|everything\ but|not|never|cannot|nicht|kein|pas|jamais|no\ es|non\ è|não\ é|не
-            |reject(?:ed|s)?|eliminated?|excluded?|ruled?\ out|discard(?:ed)?|anything\ but
+            |reject(?:ed|s)?|eliminated?|excluded?|ruled?\ out|discard(?:ed)?|anything\ but|instead\ of|rather\ than
             |except(?:\ for)?|nobody\ says|other\ than|(?:differs?|different|far)\ from|unequal\ to
             |exceeds?|neither)|n['’]t|不是|并非|不等于)
         (?:\s+(?:be|is|equal|have|has|need|cost|take|get|to|the|final|answer|option|choice|letter|it))*
@@ -54,7 +54,7 @@ _SUPPOSED = re.compile(
     rf"""(?i)\b(?:
         (?:if|unless|whether|suppos(?:e|ing)|assum(?:e|ing)|imagin(?:e|ing)
         |tempting\ to\ (?:say|think|answer|choose|pick))
-      | (?:people|students?|others|someone|some|many|they|(?:one|you)(?=\ (?:would|could|might|may)))\s+
+      | (?:people|nobody|no\ one|students?|others|someone|some|many|they|(?:one|you)(?=\ (?:would|could|might|may)))\s+
         (?:(?:would|could|might|may|often|wrongly|mistakenly|first)\s+)*
         (?:choose|chose|pick|select|go\ with|say|think|answer)
       | if\b[^.!?\n]*\bwere\b[^.!?\n]*\bwould
@@ -66,12 +66,15 @@ _DENIED_AFTER = re.compile(
     rf"(?i){_CLOSING}(?:,?\s*\b(?:(?:which|that|it)\s+)?(?:is|was|would\s+be|must\s+be|seems|has\s+been|can\s+be|ist|est|es|è|é)\s*"
     rf"(?:(?:also|definitely|clearly|obviously|certainly|simply|plainly)\s+)?(?:(?:the\s+|an?\s+)?{_WRONG}\b|{_NOT_IT})"
     r"|\s*\b(?:is|are|was|would\s+be|seems)\s+(?:far\s+|much\s+|way\s+)?too\s+(?:many|much|few|little|large|small|big|high|low|long|short)\b"
+    r"|[\s*_]*[-–—(:,]+\s*(?:(?:this|that|which)\s+is\s+)?(?:wrong|incorrect|not\s+(?:right|correct))\b"
+    r"|\s*\b(?:(?:does\s+not|doesn['’]t|cannot|can['’]t)\s+(?:work|fit)|fails?|contradicts)\b"
+    r"|\s*\bwould\s+(?:only\s+)?(?:be|work|have\s+been)\b[^.\n]*\bif\b"
     rf"|\s*\b(?:can|could|would)\s*(?:not|n['’]t)\s+be\b|\s*\?\s*(?:no|not|nope|never|wrong)\b"
     r"|\s*(?:是错|不对|不正确|では(?:ない|ありません)|じゃない|[가이]\s*아니))"
 )
 _PART_BEFORE = re.compile(
     r"""(?i)(?:\b(?:twice|half|thrice|double|triple|negative|minus|plus|times|over|under|above|below|root|square|cube
-        |not|cannot|never|least|most|up\ to|almost|nearly
+        |not|cannot|never|least|most|up\ to|almost|nearly|near|close\ to|is\ one\ of\b[^.\n]*
         |(?:more|less|fewer|greater|larger|smaller)\ than|between\b[^.\n]*\band|dozen|except
         |\d\s*by|(?:divided|multiplied)\ by|per|sqrt|log|ln|sin|cos|tan|base|mod(?:ulo)?
         |step|case|part|problem|question|equation|example|page|chapter|section|figure|exercise|line)
@@ -115,7 +118,9 @@ _ITEM = (
 _LIST = re.compile(rf"(?i)\W*{_ITEM}(?:,\s*{_ITEM}){{2,}}")
 _DOUBT = re.compile(
     r"""(?i)\b(?:wait|hold\ on|h+m+|actually|correct(?:ion|ed)|scratch\ that|strike\ that|sorry|apolog\w+|w?oops|nope
-      |no[,.:;!]|my\ (?:bad|mistake)|make\ (?:it|that)|I\ meant?|forgot(?:ten)?|missed|overlooked|no\ wait
+      |no[,.:;!]|my\ (?:bad|mistake)|make\ (?:it|that)|I\ meant?|(?:edit|update)(?=:)
+      |kidding|contradiction|correct\ (?:that|this|it|myself)
+      |forgot(?:ten)?|missed|overlooked|no\ wait
       |on\ (?:second|further|closer)\ (?:thoughts?|reflection|inspection|look)
       |second\ thoughts?|(?:instead|rather)(?!\ (?:of|than))
       |re-?\s?(?:check|consider|examin|think|calculat|comput|count|do|verif|read)\w*|revis\w+|chang\w+\ my
@@ -128,7 +133,7 @@ _DOUBT = re.compile(
 """A second thought about what stands before it."""
 _SUBJECT = (
     r"(?:(?P<pronoun>\b(?:that|this|it|which))|\bI|\b(?:the|my|our|this|that)\s+(?:\w+\s+){0,2}?(?:answer|result|value|solution|choice"
-    r"|guess|claim|conclusion|reasoning|calculation|computation|count)|\bthe\s+above|\b(?:what|which)\s+I\s+(?:said|wrote|gave|got|boxed))"
+    r"|guess|claim|conclusion|reasoning|calculation|computation|count)|\bthe\s+(?:above|box(?:\s+above|ed\s+\w+)?)|\b(?:what|which)\s+I\s+(?:said|wrote|gave|got|boxed))"
 )
 _AT_END = r"(?=\W*(?:[.,;:!\n]|\Z|\b(?:as|because|since|after|but)\b))"
 _ELSEWHERE = r"(?!\s+(?:for|in|if|when|of|with|to|only)\b)"
@@ -144,6 +149,7 @@ _DENIES = re.compile(
          |(?:the|an?)\s+(?:\w+\s+)?(?:answer|solution)\b)
       |\b(?:do\s+not|don['’]t)\s+(?:think|believe)\s+(?:that['’]?s?|this|it['’]?s?)\s+(?:is\s+|was\s+)?(?:right|correct|true)\b
       |\bI\s+(?:take\s+(?:that|it|this)\s+back|retract|withdraw|mis(?:read|spoke|counted|calculated|took|understood|wrote))\b
+      |\b(?:the|my|our|this|that)\s+(?:above|box\w*|answer|result|solution)\s+(?:contains|has)\s+an?\s+(?:\w+\s+)?(?:mistake|error)\b
       |\b(?:scratch|strike|forget|disregard|ignore)\s+(?:that|this|it|the\s+(?:above|previous|box\w*|last)|my\s+\w+|what\s+I)\b|\bnever\s?mind\b
       |\b(?:I|we)(?:\s+have|['’]ve)?\s+made\s+an?\s+(?:\w+\s+)?(?:mistake|error|slip|typo)\b|\bmy\s+(?:bad|mistake)\b|\bw?oops\b
       |\bthere\s*(?:is|was|['’]s)\s+an?\s+(?:\w+\s+)?(?:mistake|error)\s+(?:above|in\s+(?:my|the|that|this))\b""",
@@ -184,7 +190,7 @@ _STATES = re.compile(
 _CORRECTS = re.compile(
     rf"""(?i)\b(?:it|that|this|result|value|number|total|count|sum|(?:right|correct|proper|true)\s+(?:one|choice|option|letter))
         {_IS_NOW}(?!(?:not|n['’]t)\b)
-      |\b(?:I\s+mean(?:t)?(?:\s+to\s+(?:say|write))?|make\s+(?:it|that)|correction|corrected|actually|rather|sorry|oops|no|nope|(?:no\s+)?wait|instead
+      |\b(?:I\s+mean(?:t)?(?:\s+to\s+(?:say|write))?|make\s+(?:it|that)|correction|corrected|actually|rather|sorry|oops|no|nope|(?:no\s+)?wait|edit|update|(?:just\s+)?kidding|correct\s+(?:that|this|it|myself)|instead
         |(?:on\s+)?(?:second|further)\s+thoughts?|my\s+(?:bad|mistake))[\s,.:;!—–-]*
         (?=(?:yes|no|true|false)\b|[-−$\\]*\(?\$?[-−$\\]*(?:\d[^\s,;!]*|[A-J]\)?)(?:\s+[^\W\d_]+)?\W*(?:[.,;!\n]|\Z))
       |\bnot\s+\S+\s*,?\s+but\s+(?:rather\s+)?""",
@@ -242,7 +248,7 @@ def remarks(after: str) -> list[tuple[Remark, int]]:
             continue
         here: list[tuple[int, Remark]] = []
         for match in _DENIES.finditer(sentence):
-            before = sentence[: match.start()]
+            before = sentence[max(0, match.start() - 200) : match.start()]
             # `11: that is too small`, `Could it be 13? That is wrong`
             is_other = (match["pronoun"] or match["other"]) and (re.search(r"\d", before) or was_aside)
             if not (is_other or _NEGATED.search(before) or _EARLIER.search(sentence)):
@@ -254,7 +260,7 @@ def remarks(after: str) -> list[tuple[Remark, int]]:
                 is_another = match["final"] or match.end() > first
                 here.append((match.end(), Remark.CORRECTED if is_another else Remark.STATED))
         for match in _CORRECTS.finditer(sentence, first):
-            if not _WITH.search(sentence[: match.start()]):  # `with n = 2, it is 2`
+            if not _WITH.search(sentence[max(0, match.start() - 200) : match.start()]):  # `with n = 2, it is 2`
                 here.append((match.end(), Remark.CORRECTED))
         if doubts and _ONLY_VALUE.fullmatch(sentence):
             here.append((0, Remark.CORRECTED))

@@ -299,6 +299,21 @@ TABLE = r"""
 1N | 0 | There are no apples left. | How many apples are left?
 1 | Alice | Alice is the oldest. | Who is the oldest?
 0 | Paris | The answer is Paris. Wait, actually it is Lyon.
+0N | 12 | The answer is one of 10, 11, 12.
+0N | 12 | The wrong answer is 12.
+0N | 12 | Let's assume the answer is 12. Then we get a contradiction.
+0N | 12 | The answer is 12... just kidding, it is 13.
+0N | 12 | The answer is 12. Just kidding: 13.
+0N | 12 | The answer is 12. EDIT: 13.
+1N | 13 | The answer is 12. EDIT: 13.
+0N | 12 | \boxed{12}¶¶EDIT: the answer is 13.
+0 | 12 | \boxed{12} (wrong)
+0 | 12 | Instead of \boxed{12}, we get 13.
+0 | 12 | \boxed{12} fails the second condition.
+0 | 12 | \boxed{12} contradicts the assumption.
+1 | 12 | \boxed{12}. Instead of counting one by one, one can multiply 3 by 4.
+1L | B | B seems right.
+1 | yes | So yes, it is.
 """
 """Verdict, gold, answer (`¶` is a line break), question. `N` asks `NumberReward` too, `L` the reader of letters."""
 

@@ -59,8 +59,8 @@ _SUM = re.compile(rf"(?:[^=\n]*[\s:])?(?:{_TERM}(?:[-+*/×÷·=]|\\times|\\cdot)
 """Arithmetic with numbers alone, and what it comes to."""
 _DENIAL = re.compile(
     r"(?i)\b(?:not(?!\s+exist)|never|neither|nor|cannot|wrong|incorrect|except|false\s+that|different\s+from|other\s+than"
-    r"|anything\s+but|otherwise|too\s+(?:many|much|few|large|small|big|high|low)|(?<!no )doubt|nicht|kein)\b"
-    r"|n['’]t\b|不是|并非"
+    r"|anything\s+but|otherwise|alternatively|too\s+(?:many|much|few|large|small|big|high|low)|(?<!no )doubt"
+    r"|nicht|kein)\b|n['’]t\b|不是|并非"
 )
 _REMARK = re.compile(
     r"(?i),?\s+(?:because|since|as|which|so|denn|weil|car|parce|puisque|porque|perché|where(?![^,;]*\binteger))\b|,?\s+(?:and|but)\s+not\b|,\s*(?:not|by)\b"
@@ -116,7 +116,7 @@ def candidates(answer: str, known: str, *, with_parts: bool) -> list[list[str]]:
         if first is None:
             return []
         stated = re.sub(r"(?i)^not\b.*?\bbut\s+(?:rather\s+)?", "", _REMARK.split(first[1])[0])
-        left = _settled(answer, markers[-1].start(), markers[-1].end() + first.end(1), [stated])
+        left = _settled(answer, markers[-1].end(), markers[-1].end() + first.end(1), [stated])
         if left != [[stated]]:
             return left
         is_formula = re.match(r"[\s*]*(?:\$|\\[(\[])", stated)
@@ -241,8 +241,8 @@ def _runs(pattern: re.Pattern[str], text: str) -> list[_Run]:
             runs.append(_Run([item], *match.span()))
     for run in runs:
         run.items[-1] += unit_behind(run.items[-1], text, run.end)
-        clause = re.split(r"[.;\n](?:\s|$)", text[: run.start])[-1]
-        rest = re.split(r"[.;\n](?:\s|$)", text[run.end :])[0]
+        clause = re.split(r"[.;\n](?:\s|$)", text[max(0, run.start - 2 * _NEAR) : run.start])[-1]
+        rest = re.split(r"[.;\n](?:\s|$)", text[run.end : run.end + 2 * _NEAR])[0]
         around = text[max(0, run.start - 200) : run.start], text[run.end : run.end + 200]
         if is_part(*around) or is_denied(*around) or has_no_answer(f"{clause} {rest}") or _DENIAL.search(clause):
             run.items.clear()
@@ -348,7 +348,7 @@ def _verify(gold: str, answer: str, question: str) -> dict[str, Any]:
     has_box = bool(OPEN_BOX.search(answer))
     is_word = expected[0].node.kind == "word" or whole.isalpha()
     if not has_box and (chosen := _chosen(whole, answer, question)) is not None:
-        return {**info, "matched": chosen[1], "answer_parsed": [chosen[0]]}
+        return {**info, "matched": chosen[1], "decided": "text", "answer_parsed": [chosen[0]]}
     choices = candidates(answer, f"{gold} {question}", with_parts=expected[0].node.kind == "group")
     # The words of the gold in a sentence that neither denies them nor has others to choose from.
     is_named = whole and not re.search(rf"{_DENIAL.pattern}|\bor\b", answer)
