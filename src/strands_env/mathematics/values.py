@@ -56,7 +56,8 @@ def same_scalar(gold: Node, answer: Node) -> bool | None:
     if constants := _constants(one, other):
         verdict = _same_family(one, other, *constants)
         value = Symbol("value")
-        verdict = verdict or (True if same_curves(value - one, value - other) else verdict)
+        if verdict is False and same_curves(value - one, value - other):
+            return True
         return verdict if verdict is not False else compare(one, other)
     return compare(one, other)
 
