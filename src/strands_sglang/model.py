@@ -106,7 +106,7 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
         self._callers.reset()
 
     def watch_agent(self, agent: Any) -> None:
-        """Know an agent before its first call, so that calls for it (a summary of its history) are known as such."""
+        """Know an agent before its first call: needed where its tools run before it, after a restored history."""
         self._callers.watch(agent)
 
     def get_config(self) -> SGLangConfig:

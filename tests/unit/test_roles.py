@@ -228,6 +228,16 @@ async def test_what_a_program_asks_beside_its_agent_is_not_the_agents(when: str)
     assert {sample.agent_name for sample in samples_from_model(model)} == {"boss"}
 
 
+async def test_tools_of_a_restored_history_run_before_the_first_call_of_an_agent_that_is_watched() -> None:
+    use = {"toolUseId": "t", "name": "delegate", "input": {"task": "q"}}
+    history: Any = [QUESTION[0], {"role": "assistant", "content": [{"toolUse": use}]}]
+    model, _ = make(["worked", "done"])
+    agent = make_agent(model, name="boss", tools=[delegate], messages=history)
+    model.watch_agent(agent)
+    await agent.invoke_async(None)
+    assert described(model.trajectories) == {"worked": ("worker", "subagent", "boss"), "done": ("boss", "main", None)}
+
+
 async def test_a_model_that_no_agent_calls_is_the_programs() -> None:
     model, _ = make(["one", "two"])
     for question in ("x", "y"):
