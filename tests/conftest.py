@@ -62,6 +62,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse names that differ in every process: processes that share the work could not agree on what there is."""
+    for item in items:
+        if " object at 0x" in item.nodeid:
+            raise pytest.UsageError(f"{item.nodeid}: an address in the name of a test, give ids to parametrize")
+
+
 def pytest_collection_finish() -> None:
     """Keep garbage collections, with which each evaluation begins, off a million objects of modules and tests."""
     gc.freeze()

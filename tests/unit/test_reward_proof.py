@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("math_verify", reason="needs the extra `math`")
+
 from strands_env.core import Action, RewardFunction, RewardResult, StepResult, TaskContext
 from strands_env.eval.benchmarks.bfcl import FunctionCallReward, MultiTurnReward
 from strands_env.eval.benchmarks.gpqa import ChoiceReward, MMLUProReward

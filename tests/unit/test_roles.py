@@ -169,7 +169,7 @@ ASKED: dict[str, Callable[[Any], Any]] = {
 HOOKS = (BeforeInvocationEvent, MessageAddedEvent, BeforeModelCallEvent, InvokeModelStage.Input)
 
 
-@pytest.mark.parametrize("hook", HOOKS, ids=str)
+@pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: getattr(hook, "__name__", "middleware"))
 @pytest.mark.parametrize("asked", ASKED)
 async def test_what_a_hook_of_a_plain_agent_asks_before_its_first_call_is_not_the_agents(hook: Any, asked: str) -> None:
     todo = [ASKED[asked]]
