@@ -91,41 +91,45 @@ def print_replies(step: StepRenderer, opened: tuple[str, str] | None) -> Printed
         return PrintedReplies()
     stem, specials = prompt.rstrip(), step.vocabulary.specials
     forms = list(dict.fromkeys(_forms(step, user)))
-    thoughtful = min(
-        (each for each in forms if each.thought), key=lambda each: (each.calls, not each.said), default=None
-    )
-    tags, opens, opening = None, opened is not None, ""
-    if thoughtful is not None:
-        others = [form for form in forms if not form.thought and (form.said, form.calls) == thoughtful[3:]]
-        tags = _tags(thoughtful, others, prompt, specials)
-        following = [form.before[len(stem) :] for form in others if form.before.startswith(stem)]
-        if tags is not None and thoughtful.before.startswith(stem):
-            left = thoughtful.before[len(stem) :].strip()
-            if not left and all(tags[1] in before for before in following):
-                opens = True
-            elif left and others and not following:  # no reply without reasoning can follow: the prompt has begun it
-                opens, opening = True, left
-                tags = stem[max(_tokens(stem, specials), default=len(stem)) :] + left, tags[1]
+    tags, opens, opening = _reasoning(forms, prompt, specials)
+    opens = opens or opened is not None
     closing = next((each[1] for each in (opened, tags) if each is not None), "")
     replies: dict[PrintedReply, None] = {}
     for form in forms:
         follows, start = form.before.startswith(stem), _reply_start(form.before, prompt, specials)
-        if start is None:
+        if start is None or (opening and not follows):
             continue
         before = form.before[len(stem) if follows else start :]
         text, inside = before + form.rest, opens and follows
         # Not what can follow the prompt: it has closed the block of this reasoning, or it has opened one.
         if (not follows and not before.strip()) if form.thought else (inside and closing not in text):
             continue
-        if opening and not follows:
-            continue
-        replies[
-            PrintedReply(text=text, in_reasoning=inside, thought=form.thought, said=form.said, calls=form.calls)
-        ] = None
+        reply = PrintedReply(text=text, in_reasoning=inside, thought=form.thought, said=form.said, calls=form.calls)
+        replies[reply] = None
     # Some templates print the text beside a call as reasoning.
     thoughts = {reply.text for reply in replies if reply.thought and not reply.said}
     kept = [reply for reply in replies if reply.thought or reply.text.replace(SAID, THOUGHT) not in thoughts]
     return PrintedReplies(replies=tuple(kept), tags=tags, opens=opens, opening=opening, specials=specials)
+
+
+def _reasoning(forms: list[_Form], prompt: str, specials: tuple[str, ...]) -> tuple[tuple[str, str] | None, bool, str]:
+    """Tags of reasoning, True if the prompt opens it, and what is left of the opening tag behind the prompt."""
+    # Plain text behind the reasoning shows best where that ends.
+    thoughtful = min(
+        (each for each in forms if each.thought), key=lambda form: (form.calls, not form.said), default=None
+    )
+    if thoughtful is None:
+        return None, False, ""
+    stem = prompt.rstrip()
+    others = [form for form in forms if not form.thought and (form.said, form.calls) == thoughtful[3:]]
+    tags = _tags(thoughtful, others, prompt, specials)
+    if tags is None or not thoughtful.before.startswith(stem):
+        return tags, False, ""
+    left = thoughtful.before[len(stem) :].strip()
+    following = [form.before[len(stem) :] for form in others if form.before.startswith(stem)]
+    if left and others and not following:  # no reply without reasoning can follow: the prompt has begun it
+        return (stem[max(_tokens(stem, specials), default=len(stem)) :] + left, tags[1]), True, left
+    return tags, not left and all(tags[1] in before for before in following), ""
 
 
 # The parts of the replies that are rendered: number of calls, reasoning, text.
@@ -203,7 +207,7 @@ def _reply_start(before: str, prompt: str, specials: tuple[str, ...]) -> int | N
     for end in (len(prompt), *reversed(starts)):
         word = re.search(r"\S+\s*\Z", prompt[max((at for at in starts if at < end), default=0) : end])
         if word is not None and word[0] in before[same:]:
-            return before.rindex(word[0]) + len(word[0])
+            return before.index(word[0], same) + len(word[0])
     return None if prompt[same : same + 1].isalnum() and before[same : same + 1].isalnum() else same
 
 
