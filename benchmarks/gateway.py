@@ -3,6 +3,7 @@
     python -m benchmarks.gateway [--passes 60]
     python -m benchmarks.gateway --litellm VENV/bin/litellm     # pip install 'litellm[proxy]' there
     python -m benchmarks.gateway --telemetry                    # with and without counts and spans
+    python -m benchmarks.gateway --throughput [--seed 0]        # requests a second of one process
 
 Conversations grow by a tool round a request, as agents' do; the model answers at once. The bare handler reads the same
 bodies and answers with the same bytes on the same loop, and client and server share the process, so the difference of
@@ -16,6 +17,10 @@ With `--telemetry` equal conversations take turns of eight requests, in a random
 without counts, times and spans; without an exporter, as it comes; and with an exporter that drops every span. The
 figures are ratios: of CPU where the model answers at once, in five times as many passes, and of CPU and time where it
 takes 20 ms, so that sampling has a span of its own.
+With `--throughput` a scripted SGLang server, the gateway as its command starts it, and this process with the clients
+are processes of their own. 100 sessions grow by ten tool rounds, eight requests at a time, in a random order of the
+seed. `per_s` is requests a second of wall time, in which all three processes share the cores; `per_cpu_s` is requests
+over the CPU seconds of the gateway: the most that it answers on a core that is its own.
 """
 
 from __future__ import annotations
@@ -245,7 +250,20 @@ async def telemetry_costs(passes: int, rounds: int, seed: int, delay: float) -> 
 
 
 async def serve(kind: str) -> None:
-    """Serve until killed, as the bare handler or as the gateway; the first line printed is the address."""
+    """Serve until killed, as the bare handler, the gateway or the engine; the first line printed is the address."""
+    if kind == "engine":
+        from tests.servers import FaultyServer, faults
+
+        made = tokenizer()
+        ids = [*made.encode(CALL, add_special_tokens=False), made.eos_token_id]
+
+        def reply(call: Any) -> Any:
+            server.requests.clear()  # thousands of prompts would be kept otherwise
+            return faults.answer(Reply(ids=ids))
+
+        async with FaultyServer(reply, max_model_len=10**6) as server:
+            print(server.url, flush=True)
+            await asyncio.Event().wait()
     if kind == "gateway":
         made = tokenizer()
         async with Gateway(client=InstantModel(made), tokenizer=made, auto_sessions=True) as gateway:
@@ -343,13 +361,49 @@ async def beside(litellm: str, rounds: int, port: int) -> dict[str, Any]:
     }
 
 
+async def throughput(sessions: int, turns: int, passes: int, seed: int) -> dict[str, Any]:
+    """Medians of the requests a second, and a CPU second, of one gateway process, with their spread."""
+    at_once = asyncio.Semaphore(8)
+
+    async def talk(url: str, http: aiohttp.ClientSession, pauses: random.Random) -> None:
+        async with http.post(f"{url}/sessions", json={}) as response:
+            session = await response.json()
+        case = Case(system=WORD * 100, tools=2, size=300, result=WORD * 5)
+        for pause in [pauses.random() / 10 for _ in range(turns)]:
+            await asyncio.sleep(pause)
+            async with at_once:
+                case.take(await ask(http, session["base_urls"]["openai"], session["key"], case.body()))
+        async with http.delete(f"{url}/sessions/{session['id']}") as response:
+            await response.read()
+
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        own = [sys.executable, "-m", "benchmarks.gateway", "--serve", "engine"]
+        await stack.enter_async_context(process(*own, log=folder / "engine.log"))
+        engine = await ready(folder / "engine.log", None, http)
+        tokenizer().save_pretrained(folder / "tokenizer")
+        command = [sys.executable, "-m", "strands_sglang", "gateway", "--base-url", engine]
+        command += ["--tokenizer", str(folder / "tokenizer")]
+        server = await stack.enter_async_context(process(*command, log=folder / "gateway.log"))
+        url = await ready(folder / "gateway.log", None, http)
+        rates: dict[str, list[float]] = {"per_s": [], "per_cpu_s": []}
+        for number in range(passes + 1):  # the first warms up
+            pauses, used, began = random.Random(seed + number), cpu(server), time.perf_counter()
+            await asyncio.gather(*[talk(url, http, pauses) for _ in range(sessions)])
+            for rate, taken in zip(rates.values(), (time.perf_counter() - began, cpu(server) - used), strict=True):
+                rate.append(sessions * turns / taken)
+    return {name: {"median": median(rate[1:], 0), "all": sorted(map(round, rate[1:]))} for name, rate in rates.items()}
+
+
 def main() -> None:
     """Print all figures."""
     parser = arguments(__doc__, passes=60)
     parser.add_argument("--litellm", help="this alone: the program litellm of an environment with litellm[proxy]")
     parser.add_argument("--telemetry", action="store_true", help="this alone: the cost of counts and spans")
+    parser.add_argument("--throughput", action="store_true", help="this alone: requests a second of one process")
     parser.add_argument("--port", type=int, default=48291, help="port of the proxy")
-    parser.add_argument("--serve", choices=("bare", "gateway"), help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=("bare", "gateway", "engine"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.quick:
         args.passes = 3
@@ -363,6 +417,9 @@ def main() -> None:
             for row in asyncio.run(telemetry_costs(passes, rounds, args.seed, delay))
         ]
         print_figures("gateway", telemetry=costs)
+    elif args.throughput:
+        sessions, turns, passes = (4, 2, 1) if args.quick else (100, 10, args.passes)
+        print_figures("gateway", throughput=asyncio.run(throughput(sessions, turns, passes, args.seed)))
     elif args.litellm:
         print_figures("gateway", litellm=asyncio.run(beside(args.litellm, args.passes, args.port)))
     else:

@@ -10,7 +10,7 @@ others), **twice**, or **lost** (no row trains a token of a reply that the clien
 client threw away and that are trained all the same are **thrown**. Rows are training samples. CPU is that of the
 system's process, per request.
 
-- `ours`: this project's gateway; `ours-workers` the same as its command starts it with `--workers 2 --state FOLDER`;
+- `ours`: this project's gateway;
 - `agentcore`: agentcore-rl-toolkit 0.2.0 (`RolloutGateway`, history mode `tree`; `agentcore-linear` its `linear` one),
   in a virtual environment of its own, made on the first run under `.cache`;
 - `verifiers`: the interception server and renderer client of verifiers 0.4.0 with renderers 0.1.12, whose renderers
@@ -118,48 +118,6 @@ class Ours:
         ]
         await session.close()
         return rows
-
-
-class OursWorkers:
-    """The same in two workers, with a state folder; rows come by the session routes."""
-
-    async def start(self, engine: str, tokenizer: Any) -> None:
-        from functools import partial
-
-        import aiohttp
-        import psutil
-
-        from strands_sglang.commands import gateway
-        from strands_sglang.gateway.supervisor import supervise
-        from strands_sglang.gateway.workers import listen, url_of
-
-        parser, folder = argparse.ArgumentParser(), tokenizer.name_or_path
-        gateway.add_arguments(parser)
-        command = f"--base-url {engine} --tokenizer {folder} --tool-parser qwen_xml --workers 2 --state {folder}/state"
-        args, listener, ready = parser.parse_args(command.split()), listen("127.0.0.1", 0), asyncio.Event()
-        work, tell = partial(gateway.work, args), lambda _: ready.set()
-        # The body of the command, in this process: workers end with their parent, however that ends.
-        running = supervise(work, args.workers, listener=listener, state=args.state, tell=tell)
-        self.serving = asyncio.create_task(running)
-        self.serving.add_done_callback(tell)
-        await ready.wait()
-        self.http = aiohttp.ClientSession(url_of(listener))
-        self.workers = psutil.Process().children()
-
-    async def open(self, name: str) -> dict[str, str]:
-        async with self.http.post(f"/sessions/{name}", json={}) as response:
-            session = await response.json()
-        return {"base_url": session["base_urls"]["openai"], "key": session["key"]}
-
-    async def close(self, name: str) -> list[dict[str, Any]]:
-        async with self.http.post(f"/sessions/{name}/close", json={}) as response:
-            await response.read()
-        async with self.http.get(f"/sessions/{name}/trajectories") as response:
-            rows = await response.json()
-        return [{"ids": row["token_ids"], "mask": row["loss_mask"], "logprobs": row["logprobs"]} for row in rows]
-
-    def cpu(self) -> float:
-        return sum(sum(worker.cpu_times()[:2]) for worker in self.workers)
 
 
 class AgentCore:
@@ -281,7 +239,6 @@ class Slime:
 
 SYSTEMS: dict[str, type[Any]] = {
     "ours": Ours,
-    "ours-workers": OursWorkers,
     "agentcore": AgentCore,
     "agentcore-linear": AgentCoreLinear,
     "verifiers": Verifiers,
@@ -308,8 +265,7 @@ async def serve(system: str, engine: str, folder: str) -> None:
     while line := await reader.readline():
         order = json.loads(line)
         result = await (served.open(order["open"]) if "open" in order else served.close(order["close"]))
-        cpu = served.cpu() if isinstance(served, OursWorkers) else time.process_time()
-        print(json.dumps({"result": result, "cpu": cpu}), flush=True)
+        print(json.dumps({"result": result, "cpu": time.process_time()}), flush=True)
 
 
 # ---- the engine ------------------------------------------------------------------------------------------------------

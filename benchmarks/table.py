@@ -36,10 +36,8 @@ BENCHMARKS = {
     "chaos": "chaos",
     "gateway": "gateway",
     "gateway_telemetry": "gateway --telemetry --passes 12",
-    "gateway_workers": "gateway_workers",
-    "gateway_load": "gateway_workers --clients --sessions 5000",
+    "gateway_throughput": "gateway --throughput --passes 5",
     "peers": "peers --systems ours agentcore agentcore-linear verifiers verifiers-branches slime",
-    "peers_workers": "peers --systems ours ours-workers",
     "containers": "containers --kills 500",
 }
 """Names of figures, and the benchmark that prints them with its arguments."""

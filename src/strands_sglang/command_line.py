@@ -113,6 +113,16 @@ def server_of(args: argparse.Namespace) -> str | None:
     return args.server if is_marked else f"{args.backend}+{args.server}"
 
 
+def add_former(parser: argparse._ActionsContainer, option: str, instead: str) -> None:
+    """Add an option that is gone, which is not in the help; whoever gives it reads what to do instead."""
+
+    class Former(argparse.Action):
+        def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+            parser.error(f"{option} is gone: {instead}")
+
+    parser.add_argument(option, action=Former, nargs="?", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
 # ---- types of arguments ----------------------------------------------------------------------------------------------
 
 

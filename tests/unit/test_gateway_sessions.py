@@ -811,10 +811,10 @@ def test_no_connection_is_taken_before_it_can_be_answered(
 async def test_a_gateway_that_takes_sessions_up_takes_no_connection(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async def restore(table: SessionTable, owns: Any) -> dict[bytes, str]:
+    async def restore(table: SessionTable) -> None:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2])))
-        return await as_it_is(table, owns)
+        await as_it_is(table)
 
     as_it_is = SessionTable.restore
     monkeypatch.setattr(SessionTable, "restore", restore)

@@ -33,12 +33,12 @@ from strands_sglang.commands import gateway as command
 from strands_sglang.conversation import Conversation
 from strands_sglang.exceptions import StateError
 from strands_sglang.gateway import Gateway, Session
+from strands_sglang.gateway.connection import bind, url_of
 from strands_sglang.gateway.exact_json import dumps
 from strands_sglang.gateway.session_log import restore_turn, turn_to_json
 from strands_sglang.gateway.session_routes import _rows
 from strands_sglang.gateway.session_table import SessionTable
 from strands_sglang.gateway.state import LogFile, StateFolder
-from strands_sglang.gateway.workers import Worker, bind, url_of
 from strands_sglang.lines import finish_line
 from strands_sglang.trajectory import (
     Call,
@@ -369,8 +369,9 @@ async def test_a_log_that_ends_at_any_byte_is_read_to_its_last_whole_line(tmp_pa
         for end in range(0, lines.index(b"\n")):  # nobody was given the session
             file.write_bytes(lines[:end])
             folder = StateFolder(copy_of(tmp_path / "state"), r.gateway.sessions.folder.identity)
-            assert not await SessionTable(Gateway._make_session, folder).restore(lambda name: True)
-            assert not list(folder.path.glob("*.jsonl"))
+            table = SessionTable(Gateway._make_session, folder)
+            await table.restore()
+            assert not table and not list(folder.path.glob("*.jsonl"))
             folder.close()
             shutil.rmtree(folder.path)
             if end > 3:
@@ -542,7 +543,7 @@ def test_the_command_refuses_the_folder_of_another_gateway(
 
 @pytest.mark.parametrize("kind", ["sglang", "vllm"])
 async def test_a_folder_belongs_to_the_model_that_the_server_names_and_not_to_a_path(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
@@ -551,7 +552,7 @@ async def test_a_folder_belongs_to_the_model_that_the_server_names_and_not_to_a_
         return Connection(make(address), tokenizer(), name)
 
     async def start(model: str | None, tokenizer_path: str, state: str) -> str:
-        """What the gateway says first, with a server that serves this model, from a folder of an update."""
+        """The model that the gateway prints, with a server that serves this one, from a folder of an update."""
 
         def ask(url: str, headers: Any) -> Any:
             if url.endswith("/v1/models") and kind == "vllm":
@@ -560,26 +561,26 @@ async def test_a_folder_belongs_to_the_model_that_the_server_names_and_not_to_a_
                 return {"served_model_name": model, "model_path": f"/checkpoints/{time.monotonic()}"}
             raise HTTPError(url, 404, "Not Found", Headers(), None)
 
-        async def use() -> None:
+        async def use() -> str:
+            while not (printed := capsys.readouterr().out):
+                await asyncio.sleep(0.005)
             async with aiohttp.ClientSession() as http, http.post(f"{url_of(listener)}/sessions") as response:
                 assert response.status == 201
             os.kill(os.getpid(), signal.SIGTERM)
+            return str(printed.split()[-1])
 
-        def tell(what: Any) -> None:
-            if isinstance(what, str):
-                told.append(what)
-                tasks.append(asyncio.create_task(use()))
-
-        told: list[str] = []
-        tasks: list[asyncio.Task[None]] = []
         monkeypatch.setattr("strands_sglang.backends.clients.connect", connect)
         monkeypatch.setattr("strands_sglang.backends.http.served._ask", ask)
         parser = argparse.ArgumentParser()
         command.add_arguments(parser)
         address = ["--base-url", f"{kind}+http://localhost:1", "--tokenizer", tokenizer_path, "--state", state]
         with bind("127.0.0.1", 0) as listener:
-            await command.serve(parser.parse_args(address), Worker(), listener, tell)
-        return told[0]
+            using = asyncio.create_task(use())
+            try:
+                await command.serve(parser.parse_args(address), listener)
+                return await using
+            finally:
+                using.cancel()
 
     for path in ("./tiny", "/absolute/tiny"):
         assert await start("policy", path, "named") == "policy"
@@ -587,16 +588,6 @@ async def test_a_folder_belongs_to_the_model_that_the_server_names_and_not_to_a_
         await start("other", "./tiny", "named")
     for path in ("./tiny", "/absolute/tiny"):  # the tokenizer's content alone
         assert await start(None, path, "nameless") == path
-
-
-async def test_a_worker_leaves_the_logs_of_others_alone(tmp_path: Path) -> None:
-    worker = Worker(index=0, count=2, folder=tmp_path)
-    names = [f"session{n}" for n in range(9)]
-    for name in names:
-        (tmp_path / f"{name}.jsonl").touch()  # as another one has it for a moment when it makes a session
-    table = SessionTable(Gateway._make_session, StateFolder(tmp_path, {}, locks=False))
-    assert not await table.restore(worker.owns)
-    assert {file.stem for file in tmp_path.glob("*.jsonl")} == {name for name in names if not worker.owns(name)}
 
 
 async def test_a_damaged_log_is_one_sessions_trouble_which_a_delete_ends(tmp_path: Path) -> None:

@@ -270,16 +270,15 @@ def test_rows_without_a_malformed_call_say_nothing_of_tools(tmp_path: Path) -> N
     assert "malformed" in checked and "failing-tool" not in checked
 
 
-def test_a_damaged_session_and_a_worker_away_are_findings(tmp_path: Path, capsys: Any) -> None:
+def test_a_damaged_session_is_a_finding(tmp_path: Path, capsys: Any) -> None:
     sessions = [{"id": "d", "error": "line 3: it is damaged"}, {"id": "a", "counters": counters()}]
-    (tmp_path / "x.json").write_text(json.dumps({"sessions": sessions, "workers_away": [1]}))
+    (tmp_path / "x.json").write_text(json.dumps({"sessions": sessions}))
     assert main(["health", str(tmp_path / "x.json")]) == 1
     shown = capsys.readouterr().out
     assert "1 of 2 sessions cannot be read\n               d\n               remove each with DELETE" in shown
-    assert "1 of 1 workers away were not seen\n               worker 1\n" in shown
-    (tmp_path / "x.json").write_text(json.dumps({"sessions": sessions[1:], "workers_away": []}))
+    (tmp_path / "x.json").write_text(json.dumps({"sessions": sessions[1:]}))
     assert main(["health", str(tmp_path / "x.json")]) == 0
-    assert "not checked" in (shown := capsys.readouterr().out) and "away" not in shown
+    assert "not checked" in capsys.readouterr().out
 
 
 async def test_a_real_gateways_answers_have_rows(tmp_path: Path) -> None:

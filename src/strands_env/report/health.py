@@ -60,7 +60,6 @@ CHECKS: Final[Mapping[str, Check]] = {
     "refused": Check(0.05, "requests", "were refused", "read why in the answers: a limit, or what the dialect lacks"),
     "undelivered": Check(0.05, "answers", "were not delivered whole", "raise the time that clients and proxies wait"),
     "damaged": Check(0, "sessions", "cannot be read", "remove each with DELETE /sessions/ID: its tokens are lost"),
-    "away": Check(0, "workers away", "were not seen", "their sessions are missing here: ask again when they answer"),
     "drift": Check(0.05, "rollouts", "hold broken text", "look at one: the model or its tokenizer may be damaged"),
 }
 """Every check, in the order of findings."""
@@ -333,12 +332,7 @@ def read_rows(path: str | Path, tokenizer: str | None = None) -> list[HealthRow]
             return rows_of_samples(load_samples(source))
         if source.suffix == ".json":
             data = json.loads(source.read_bytes())
-            listing = data if isinstance(data, dict) and "sessions" in data else {}
-            rows = rows_of_sessions(listing.get("sessions", [data] if isinstance(data, dict) else data))
-            away = [HealthRow(name=f"worker {worker}") for worker in listing.get("workers_away", ())]
-            for row in (away or rows[:1]) if listing else ():
-                row.count("away", {"": bool(away)})
-            return [*rows, *away]
+            return rows_of_sessions(data.get("sessions", [data]) if isinstance(data, dict) else data)
         if is_slime_log(source):
             return rows_of_steps(slime_rows(source))
         is_log = is_state_log(source)

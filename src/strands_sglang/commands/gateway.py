@@ -10,17 +10,15 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..command_line import CommandError, Exit, add_kind, json_object, port, positive, seconds
+from ..command_line import CommandError, Exit, add_former, add_kind, json_object, port, positive, seconds
 
 if TYPE_CHECKING:
     from ..gateway import OtherBackend
-    from ..gateway.workers import Worker
 
 ADMIN_KEY_VARIABLE = "STRANDS_GATEWAY_ADMIN_KEY"
 PASS_KEY_VARIABLE = "STRANDS_GATEWAY_PASS_KEY"
@@ -44,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--auto-sessions", action="store_true", help="make a session for any key (development)")
     parser.add_argument("--state", metavar="FOLDER", help="keep sessions there, so that they survive this process")
     parser.add_argument("--state-limit", type=positive, default=16, metavar="GIB", help="most of it (%(default)s GiB)")
-    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default: %(default)s)")
+    add_former(parser, "--workers", "start several gateways behind a router that hashes the session, such as HAProxy")
     parser.add_argument("--session-ttl", type=seconds, metavar="SECONDS", help="seal sessions idle for this long")
     parser.add_argument(
         "--sampling", type=json_object, metavar="JSON", help="every session's sampling parameters, or a file"
@@ -70,35 +68,12 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; the first line printed is the address. Returns the exit status."""
     if wrong := _find_misuse(args):
         raise CommandError(wrong, Exit.USAGE)
-    from ..gateway.supervisor import supervise
-    from ..gateway.workers import Worker, bind, url_of
+    from ..gateway.connection import bind
 
     # First: loading a model takes minutes, and the port may be taken.
     with _naming_errors(), bind(args.host, args.port) as listener:
-        url = url_of(listener)
-
-        def tell(message: str | tuple[int, int]) -> None:
-            if isinstance(message, str):
-                sys.stdout.write(f"listening on {url} model {message}\n")
-                sys.stdout.flush()
-            elif message[0]:
-                sessions, tokens = message
-                sys.stderr.write(
-                    f"{sessions} session{'s' * (sessions != 1)} with {tokens} sampled tokens end here, as they were "
-                    "kept in memory only: --state FOLDER keeps them\n"
-                )
-
-        if args.workers == 1:
-            work(args, Worker(), listener, tell)
-        else:
-            asyncio.run(supervise(partial(work, args), args.workers, listener=listener, state=args.state, tell=tell))
+        asyncio.run(serve(args, listener))
     return Exit.OK
-
-
-def work(args: argparse.Namespace, worker: Worker, listener: socket.socket, tell: Callable[[Any], None]) -> None:
-    """Serve as the only process, or as one of several workers, and tell how it goes (`supervisor.Work`)."""
-    with _naming_errors():
-        asyncio.run(serve(args, worker, listener, tell))
 
 
 @contextmanager
@@ -130,14 +105,12 @@ def _find_misuse(args: argparse.Namespace) -> str | None:
         return f"--host {args.host} can be reached from other machines: give --admin-key KEY, or {ADMIN_KEY_VARIABLE}"
     if args.model and args.tokenizer:
         return "--tokenizer would have no effect: the model of --model brings its own; leave it out"
-    if args.model and args.workers > 1:
-        return "--workers N needs a server at --base-url: the embedded engine of --model lives in one process"
     if args.chat_template and not os.path.isfile(args.chat_template):
         return f"--chat-template: no such file: {args.chat_template!r}"
     return None
 
 
-async def serve(args: argparse.Namespace, worker: Worker, listener: socket.socket, tell: Callable[[Any], None]) -> None:
+async def serve(args: argparse.Namespace, listener: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM."""
     from ..gateway.options import ConversationOptions
     from ..gateway.server import DEFAULT_MODEL_NAME, Gateway
@@ -167,14 +140,13 @@ async def serve(args: argparse.Namespace, worker: Worker, listener: socket.socke
                 tokenizer=tokenizer,
                 model_name=name or DEFAULT_MODEL_NAME,
                 listener=listener,
-                worker=worker,
                 hosts=[args.host, *args.allowed_host],
                 other_backends=_other_backends(args.passes),
                 admin_key=args.admin_key,
                 auto_sessions=args.auto_sessions,
                 session_ttl=args.session_ttl,
                 state=args.state,
-                state_limit=args.state_limit * 2**30 // args.workers,
+                state_limit=args.state_limit * 2**30,
                 client_sampling=args.client_sampling,
                 join_equal=args.join_equal,
                 strict=args.strict,
@@ -182,10 +154,15 @@ async def serve(args: argparse.Namespace, worker: Worker, listener: socket.socke
             )
         )
         gc.enable()
-        tell(name or args.tokenizer)
+        sys.stdout.write(f"listening on {gateway.url} model {name or args.tokenizer}\n")
+        sys.stdout.flush()
         await stop.wait()
-        lost = [each for each in gateway.sessions.values() if args.state is None and not each.is_exported]
-        tell((len(lost), sum(session.conversation.forest.sampled_tokens for session in lost)))
+        if lost := [each for each in gateway.sessions.values() if args.state is None and not each.is_exported]:
+            tokens = sum(session.conversation.forest.sampled_tokens for session in lost)
+            sys.stderr.write(
+                f"{len(lost)} session{'s' * (len(lost) != 1)} with {tokens} sampled tokens end here, as they were "
+                "kept in memory only: --state FOLDER keeps them\n"
+            )
 
 
 def _other_backends(texts: Sequence[str]) -> dict[str, OtherBackend]:

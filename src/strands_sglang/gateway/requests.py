@@ -10,7 +10,7 @@ import ipaddress
 import re
 import secrets
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -85,15 +85,11 @@ def unpack(raw: bytes, encoding: str, most: int) -> bytes:
 
 def presented_key(request: web.Request, query: str | None = None) -> str | None:
     """The key of a request, or None; `query` names the parameter of the address that may hold it."""
-    return key_in(request.headers) or (query and request.query.get(query)) or None
-
-
-def key_in(headers: Mapping[str, str]) -> str | None:
-    """The key that headers hold, by their names in lower case."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
         return token.strip()
-    return next((key for name in KEY_HEADERS if (key := headers.get(name))), None)
+    by_name = (request.headers.get(name) for name in KEY_HEADERS)
+    return next(filter(None, by_name), None) or (query and request.query.get(query)) or None
 
 
 def new_key() -> str:

@@ -27,7 +27,7 @@ from ..exceptions import StateError, StateFullError, refuse_unknown
 from ..tokenizer import Tokenizer
 from ..trajectory import digest, encode_value
 from .canonical import VOLATILE_RULES
-from .connection import Connection
+from .connection import Connection, bind, url_of
 from .delivery import Exchange, as_json
 from .dialects import CHAT_COMPLETIONS, DIALECTS
 from .dialects.wire import Refused, Route, WireDialect
@@ -49,7 +49,6 @@ from .session_routes import add_session_routes
 from .session_table import SessionTable
 from .state import DEFAULT_LIMIT, FORMAT, LogFile, StateFolder
 from .telemetry import Telemetry
-from .workers import Worker, bind, url_of
 
 MAX_BODY = 64 * 2**20
 DEFAULT_MODEL_NAME = "default"
@@ -84,7 +83,6 @@ class Gateway:
         strict, client_sampling, join_equal, volatile_rules: See `SessionOptions`.
         state: Folder in which sessions survive this process; None keeps them in memory alone.
         state_limit: Most bytes of that folder. Beyond it, new calls are refused.
-        worker: This process among those that share `listener`.
         max_body: Most bytes of a request's body, unpacked.
         hold: Seconds for which the head of a stream is held back, so that errors keep their status.
         ping_interval: Seconds between the pings of a stream that waits.
@@ -119,7 +117,6 @@ class Gateway:
         volatile_rules: Collection[str] = tuple(VOLATILE_RULES),
         state: str | Path | None = None,
         state_limit: int = DEFAULT_LIMIT,
-        worker: Worker | None = None,
         max_body: int = MAX_BODY,
         hold: float = 10.0,
         ping_interval: float = 5.0,
@@ -138,7 +135,6 @@ class Gateway:
             raise ValueError(f"host={host!r} is reachable from other machines; give an admin_key")
         self.client, self.tokenizer, self.model_name = client, tokenizer, model_name
         self.auto_sessions, self.session_ttl = auto_sessions, session_ttl
-        self.worker = worker = worker or Worker()
         self.max_body, self.hold, self.ping_interval = max_body, hold, ping_interval
         self.options = SessionOptions(
             strict=strict,
@@ -159,10 +155,7 @@ class Gateway:
         self._sweeper: asyncio.Task[None] | None = None
         self.url = ""
         Conversation(tokenizer=tokenizer, client=client, **options)  # a wrong option fails here
-        folder = None
-        if state is not None:
-            # The parent of several workers has the folder's lock.
-            folder = StateFolder(state, self._identity(), limit=state_limit, locks=worker.count == 1)
+        folder = None if state is None else StateFolder(state, self._identity(), limit=state_limit)
         self.sessions = SessionTable(self._make_session, folder)
 
     # ---- life ------------------------------------------------
@@ -182,28 +175,18 @@ class Gateway:
         # A client that goes away cancels its handler, which abandons its answer.
         self._runner = web.AppRunner(self.app(), handler_cancellation=True, shutdown_timeout=5)
         await self._runner.setup()
-        loop, worker, server = asyncio.get_running_loop(), self.worker, self._runner.server
-
-        def connection(head: bytes = b"", worker: Worker = worker) -> Connection:
-            return Connection(worker, head, server, loop=loop)
-
-        async def adopt(sock: socket.socket, head: bytes) -> None:
-            await loop.connect_accepted_socket(lambda: connection(head), sock)
-
+        loop = asyncio.get_running_loop()
+        connection = partial(Connection, self._runner.server, loop=loop)
         try:
             if self._listener is None and self._host is not None:
                 self._listener = bind(self._host, self._port)
             self.url = "http://localhost" if self._listener is None else url_of(self._listener)
-            worker.names = await self.sessions.restore(worker.owns)
+            await self.sessions.restore()
             if self._listener is not None:
                 self._listeners.append(await loop.create_server(connection, sock=self._listener, backlog=1024))
-            for path in (self._unix_path, worker.http_path if worker.count > 1 else None):
-                if path is not None:
-                    here = partial(connection, worker=Worker())  # whatever a request names
-                    self._listeners.append(await loop.create_unix_server(here, path, backlog=1024))
-                    os.chmod(path, 0o666)  # what opens a session is its key
-            if worker.count > 1:
-                worker.start(adopt)
+            if self._unix_path is not None:
+                self._listeners.append(await loop.create_unix_server(connection, self._unix_path, backlog=1024))
+                os.chmod(self._unix_path, 0o666)  # what opens a session is its key
         except (OSError, StateError):
             await self.close()
             raise
@@ -217,7 +200,6 @@ class Gateway:
         """
         if self._sweeper is not None:
             self._sweeper.cancel()
-        await self.worker.close()
         kept = self.sessions.folder is not None
         await asyncio.gather(*[session.drop(is_kept=kept) for session in self.sessions.values()])
         for listener in (*self._listeners, self._listener):
@@ -273,8 +255,7 @@ class Gateway:
             object_text(value, what)
         if not isinstance(join_equal, bool | None):
             raise TypeError(f"join_equal must be true or false, got {join_equal!r}")
-        name, key = name or self.worker.make_own(lambda: uuid.uuid4().hex), key or self.worker.make_own(new_key)
-        self.worker.check_knows(name)  # else two processes would write one log
+        name, key = name or uuid.uuid4().hex, key or new_key()
         if not SESSION_NAME.fullmatch(name):
             raise ValueError(f"name={name!r} cannot stand in an address: give {SESSION_NAME_WORDS}")
         if self.sessions.find(name) is not None:
@@ -355,17 +336,8 @@ class Gateway:
         if session is None or not is_key(key, session.key):
             if session is not None and by_key is not None:
                 raise Refused("this key belongs to another session", status=403, code="wrong_session")
-            if session is None:
-                self.check_known(name or key or "")
             raise Refused("no session has this key", status=401, code="invalid_api_key")
         return session
-
-    def check_known(self, name: str) -> None:
-        """Refuse what names a session, by its name or its key, that only another worker knows, or one that died."""
-        self.worker.check_knows(name)
-        if self.worker.is_again and self.sessions.folder is None:
-            what = "the worker of this session ended, and its sessions with it: --state FOLDER keeps them"
-            raise Refused(what, status=410, code="session_lost")
 
     # ---- the application ------------------------------------------------
 
@@ -403,8 +375,7 @@ class Gateway:
         if refused.retry_after is not None:
             headers = {"retry-after": f"{refused.retry_after:g}"}
         response = as_json(dialect.error(refused), status=refused.status, headers=headers)
-        is_cut = response.status in (408, 413) or request.content.exception() is not None  # a part of the body is left
-        if is_cut or refused.code == "worker_away":
+        if response.status in (408, 413) or request.content.exception() is not None:  # a part of the body is left
             response.force_close()
         return response
 

@@ -15,7 +15,6 @@ from aiohttp import web
 from .delivery import as_json
 from .dialects.reading import quote
 from .dialects.wire import Refused
-from .exact_json import loads
 from .requests import SESSION_NAME, SESSION_NAME_WORDS, is_key, presented_key, read_body
 from .reward import Reward
 from .session import Session
@@ -42,7 +41,6 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
     def session_of(request: web.Request) -> Session:
         session = gateway.sessions.find(request.match_info["session"])
         if session is None:
-            gateway.check_known(request.match_info["session"])
             raise Refused("unknown session", status=404, code="session_not_found")
         return session
 
@@ -92,24 +90,18 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         return as_json(made, status=201)
 
     async def list_sessions(request: web.Request) -> Any:
-        others = await gateway.worker.ask_others(request)
         table, folder = gateway.sessions, gateway.sessions.folder
         sessions: list[dict[str, Any]] = [{"id": name, "error": error} for name, (_, error) in table.damaged.items()]
         for session in list(table.values()):  # perhaps thousands, while others are served
             sessions.append(session.to_json())
             await asyncio.sleep(0)
-        listing: dict[str, Any] = {"sessions": sessions, "workers_away": [i for i in others if others[i] is None]}
+        listing: dict[str, Any] = {"sessions": sessions}
         if folder is not None:
             listing["state"] = {"folder": str(folder.path), "bytes": folder.size, "limit": folder.limit}
-        for other in map(loads, filter(None, others.values())):
-            sessions += other["sessions"]
-            for name in ("bytes", "limit") if folder is not None else ():
-                listing["state"][name] += other["state"][name]
         return listing
 
     async def metrics(request: web.Request) -> web.Response:
-        others = await gateway.worker.ask_others(request)
-        text = gateway.telemetry.metrics(gateway.sessions, gateway.worker.index, others)
+        text = gateway.telemetry.metrics(gateway.sessions)
         return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def show(request: web.Request) -> Any:

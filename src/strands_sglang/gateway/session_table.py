@@ -37,48 +37,38 @@ class SessionTable(dict[str, Session]):
         self._by_key: dict[bytes, str] = {}  # found by digest: how long it takes says nothing about a key
         self._dropped_keys: Recent[bool] = Recent(_REMEMBERED_KEYS)
 
-    async def restore(self, owns: Callable[[str], bool]) -> dict[bytes, str]:
-        """Take up the sessions of the folder that are this process'; all names by the digests of their keys.
+    async def restore(self) -> None:
+        """Take up the sessions of the folder.
 
         Raises:
             OtherGatewayError: The folder holds sessions of a gateway of another version or model.
         """
-        names: dict[bytes, str] = {}
         if (folder := self.folder) is None:
-            return names
+            return
         opened: dict[bytes, float] = {}  # when the newest session of a key was
         for log in folder.logs():
-            is_own, events = owns(log.name), log.read()
+            events = log.read()
             try:
                 if (header := next(events, None)) is None:
-                    if is_own:  # killed before anybody was given the session
-                        log.remove()
+                    log.remove()  # killed before anybody was given the session
                     continue
                 if "gateway" not in header or header["session"] != log.name:
                     raise StateError(f"{str(log.path)!r} does not begin as the log of session {log.name!r}")
                 folder.check(header)
                 key = key_digest(header["key"])
                 if header["at"] >= opened.get(key, 0):
-                    opened[key], names[key] = header["at"], log.name
-                if not is_own:
-                    continue
+                    opened[key], self._by_key[key] = header["at"], log.name
                 session = self._make(header, log, None)
                 session.log.restore(events)
                 self[log.name] = session
             except OtherGatewayError:
                 raise
-            except FileNotFoundError:  # others are made and removed meanwhile
-                continue
             except Exception as error:  # whatever it is, one damaged log hides no other session
-                if not is_own:
-                    continue
                 what = f"line {log.count} of {str(log.path)!r} is damaged: {error!r}"
                 self.damaged[log.name] = log, str(error) if isinstance(error, StateError) else what
                 log.length = log.path.stat().st_size
             folder.size += log.length
             await asyncio.sleep(0)  # each takes milliseconds, and others may be served by this loop
-        self._by_key |= {key: name for key, name in names.items() if owns(name)}
-        return names
 
     def find(self, name: str | None) -> Session | None:
         """The session of a name, which is refused if its log is damaged."""

@@ -39,7 +39,6 @@ class StateFolder:
     Args:
         identity: What all of its sessions have in common, by name: version and model of the gateway.
         limit: Most bytes of all logs together.
-        locks: Take the folder's lock; False for a worker, whose parent has it.
 
     Attributes:
         size: Bytes of all logs.
@@ -48,12 +47,19 @@ class StateFolder:
         StateError: Another gateway uses the folder.
     """
 
-    def __init__(
-        self, path: str | Path, identity: Mapping[str, str], *, limit: int = DEFAULT_LIMIT, locks: bool = True
-    ) -> None:
+    def __init__(self, path: str | Path, identity: Mapping[str, str], *, limit: int = DEFAULT_LIMIT) -> None:
         self.path, self.identity, self.limit = Path(path), dict(identity), limit
         self.size = 0
-        self._lock = lock_folder(self.path) if locks else None
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock: int | None = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise StateError(f"the state folder {str(path)!r} cannot be used: {error.strerror}") from error
+        try:
+            lock(self._lock)
+        except BlockingIOError:
+            self.close()
+            raise StateError(f"another gateway uses {str(path)!r}: stop it, or give another state folder") from None
 
     def logs(self) -> list[LogFile]:
         """All logs, by the names of their files."""
@@ -98,21 +104,6 @@ def is_state_log(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return file.read(len(_BEGINNING)) == _BEGINNING
-
-
-def lock_folder(path: Path) -> int:
-    """The descriptor of a folder's lock, which is free again when the last copy of it is closed."""
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise StateError(f"the state folder {str(path)!r} cannot be used: {error.strerror}") from error
-    try:
-        lock(descriptor)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise StateError(f"another gateway uses {str(path)!r}: stop it, or give another state folder") from None
-    return descriptor
 
 
 class LogFile:

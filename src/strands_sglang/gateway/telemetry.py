@@ -170,33 +170,11 @@ class Telemetry:
             call.phases.append((phase, began, ended))
         return ended
 
-    def metrics(self, table: SessionTable, worker: int, others: Mapping[int, bytes | None]) -> bytes:
-        """Everything, in the text format of Prometheus.
-
-        Args:
-            worker: Index of this worker, by which its samples are told apart.
-            others: What other workers say, by their index; None for one that does not answer.
-        """
+    def metrics(self, table: SessionTable) -> bytes:
+        """Everything, in the text format of Prometheus."""
         from prometheus_client import generate_latest
-        from prometheus_client.core import GaugeMetricFamily
-        from prometheus_client.parser import text_string_to_metric_families
 
-        families: dict[str, Any] = {}
-        for family in self._collect(table):
-            own = [sample._replace(labels={"worker": str(worker), **sample.labels}) for sample in family.samples]
-            families[family.name], family.samples = family, own
-        workers = GaugeMetricFamily(
-            "strands_gateway_workers", "1 for a worker that answers, else 0.", labels=["worker"]
-        )
-        workers.add_metric([str(worker)], 1)
-        families[workers.name] = workers
-        for index, text in others.items():
-            if text is None:
-                workers.add_metric([str(index)], 0)
-            else:
-                for family in text_string_to_metric_families(text.decode()):
-                    families[family.name].samples += family.samples
-        return generate_latest(SimpleNamespace(collect=families.values))
+        return generate_latest(SimpleNamespace(collect=lambda: self._collect(table)))
 
     def _collect(self, table: SessionTable) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
