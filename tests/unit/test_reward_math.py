@@ -1223,6 +1223,15 @@ Solve the differential equation y'=y^2. | y=\frac{1}{C-x} | \boxed{y=\frac{1}{C+
 ? | 7 | $\boxed{3}+\boxed{4}$ | 1
 ? | 4 | $\boxed{3}+\boxed{4}$ | 0
 ? | 7 | $\boxed{3}+\boxed{4}=\boxed{7}$ | 1
+Given $x \ge 0$, simplify. | x | \boxed{\sqrt{x^2}} | 1
+Given $x<0$, simplify. | -x | \boxed{|x|} | 1
+? | A\cap B | \boxed{B\cap A} | 1
+? | A\cap B | \boxed{A\cup B} | 0
+? | (A\cup B)^c | \boxed{A^c\cap B^c} | 1
+? | p\leftrightarrow q | \boxed{(p\to q)\wedge(q\to p)} | 1
+? | 20 \text{ mJ} | \boxed{20\text{ MJ}} | 0
+? | 5\text{ Nm} | \boxed{5\text{ J}} | 1
+? | 3.6\times10^6\text{ J} | \boxed{1\text{ kWh}} | 1
 """
 """The same of formulas: which are equal, of which letters, and on what that rests."""
 

@@ -59,7 +59,7 @@ def readings(text: str, ordered: frozenset[str] = frozenset()) -> list[Reading]:
         return [Reading(Node("group", tuple(each[0].node for each in inner), "tuple"))] if all(inner) else []
     if (day := date(text)) is not None:
         return [Reading(day)]
-    if _CONNECTIVE.search(text) and (table := truth_table(text)) is not None:
+    if (_CONNECTIVE.search(text) or _EVENTS.fullmatch(text)) and (table := truth_table(text)) is not None:
         return [Reading(Node("logic", table))]
     found = [] if (substance := formula(text)) is None else [Reading(substance)]
 
@@ -94,7 +94,10 @@ _PART = re.compile(
     r"(?:^|(?<=[;,.\s]))\s*(?:\\text\w*\s*\{\s*)?(?:\(?[a-e]\)(?=[\s\\{}\d+-])|\((?:[1-5]|i{1,3})\)(?=[\s\\}]))(?:\s*\})?"
 )
 _AROUND_PART = re.compile(r"^(?:[\s,;~]|\\[,;: ]|\\\\)+|(?:[\s,;~]|\\[,;: ]|\\q?quad|\\\\|\band\b)+$")
-_CONNECTIVE = re.compile(r"\\(?:wedge|land|vee|lor|neg|lnot|oplus)(?![A-Za-z])|[∧∨¬⊕]")
+_CONNECTIVE = re.compile(r"\\(?:wedge|land|vee|lor|neg|lnot|oplus|leftrightarrow)(?![A-Za-z])|[∧∨¬⊕↔]")
+_EVENTS = re.compile(
+    r"(?=.*\\c[au]p)(?:[A-Z()\s{}]|\\(?:cap|cup|setminus|overline|bar)(?![A-Za-z])|\^\s*(?:\{\s*[cC]\s*\}|[cC])|(?<=[A-Z)}])')+"
+)
 _OPERATORS = re.compile(r"\\(?:int|sum|prod|lim)(?![A-Za-z])|\\frac\s*\{?d")
 
 
@@ -125,7 +128,8 @@ def plain(text: str) -> str:
     for token in tokens:
         is_word = token.kind == "word"
         text += " " if is_word or (token.kind == last.kind == "number" and token.spaced) else ""
-        text += token.value.lower() if is_word and len(token.value) > 1 else token.value
+        is_unit = token.value in UNITS  # `mJ` is not `MJ`
+        text += token.value.lower() if is_word and len(token.value) > 1 and not is_unit else token.value
         last = token
     return text.strip()
 
@@ -277,7 +281,7 @@ def _stated(text: str) -> dict[str, Letter]:
         for name in names(letters):
             found[name] = Letter(is_whole=domain in "NZ", is_complex=domain == "C", low=low)
     for low, _, letters, mark, high in _BOUND.findall(text):
-        is_low = mark in (">", r"\\ge", r"\\geq", "≥")
+        is_low = mark in (">", r"\ge", r"\geq", "≥")
         for name in names(letters):
             pair = (Rational(high), None) if is_low else (Rational(low) if low else None, Rational(high))
             bounds.setdefault(name, set()).add(pair)

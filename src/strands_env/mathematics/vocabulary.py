@@ -153,6 +153,9 @@ for _line in _TABLE.strip().split("\n"):
                 f"{_form}{name}": (Rational(_worth) * _factor, _base) for name in _fits if f"{_form}{name}" != "pm"
             }
 UNITS |= dict.fromkeys(("degree", "degrees", "deg", "度"), (pi / 180, {}))
+_ENERGY = UNITS["J"][1]
+UNITS |= {"Nm": (Rational(1000), _ENERGY)} | dict.fromkeys(("kWh", "kwh"), (Rational(3600 * 10**6), _ENERGY))
+UNITS |= {"Wh": (Rational(3600 * 10**3), _ENERGY), "MWh": (Rational(3600 * 10**9), _ENERGY)}
 UNITS["arcminute"], UNITS["arcsecond"] = (pi / 10800, {}), (pi / 648000, {})
 UNITS["mph"] = Rational(201168, 125 * 3600), {"length": 1, "time": -1}
 UNITS |= dict.fromkeys(("kmh", "kmph", "kph"), (Rational(1000, 3600), {"length": 1, "time": -1}))
