@@ -7,6 +7,8 @@ import copy
 import json
 import sys
 import types
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -173,17 +175,20 @@ def only_three(action: Any, result: Any) -> Any:
     return {"4": None, "5": 1.0}.get(label, float(answer == label))
 
 
+def given_data(rig: Rig, folder: Path, labels: Sequence[str]) -> list[dict[str, Any]]:
+    rows = [{"prompt": [{"role": "user", "content": "What is 1 + 2?"}], "label": label} for label in labels]
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    vars(rig.args).update(prompt_data=str(folder / "data.jsonl"), input_key="prompt", label_key="label")
+    return rows
+
+
 @pytest.mark.parametrize("place", ["environment", "reward_func"])
 @pytest.mark.parametrize("seconds", [30, 0])
-async def test_tasks_that_fail_the_proof_are_left_out_with_one_warning(
-    place: str, seconds: int, rig: Rig, tmp_path: Any, caplog: pytest.LogCaptureFixture
+async def test_tasks_that_fail_the_proof_are_named_once_and_trained(
+    place: str, seconds: int, rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rows = [
-        {"prompt": [{"role": "user", "content": "What is 1 + 2?"}], "label": label} for label in ("3", "4", "5", "7")
-    ]
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given = {"prompt_data": str(tmp_path / "data.jsonl"), "input_key": "prompt", "label_key": "label"}
-    vars(rig.args).update(given, strands_env_proof_seconds=seconds)
+    rows = given_data(rig, tmp_path, "3457")
+    rig.args.strands_env_proof_seconds = seconds
     if place == "environment":
         rig.options = {"reward_fn": only_three}
     else:
@@ -195,22 +200,13 @@ async def test_tasks_that_fail_the_proof_are_left_out_with_one_warning(
         rewards.append(await slime.reward_func(rig.args, sample))
         removed.append(sample.remove_sample)
         check(sample)
-    assert removed == ([False, True, True, False, True] if seconds else [False, True, False, False, True])
-    assert rewards == [1.0, 0.0, 0.0 if seconds else 1.0, 0.0, 0.0]
+    assert (removed, rewards) == ([False, True, False, False, True], [1.0, 0.0, 1.0, 0.0, 0.0])
     told = [record.getMessage() for record in caplog.records if "proof" in record.getMessage()]
-    assert len(told) == (seconds > 0) and (not told or ("failed=<2>" in told[0] and "left out of training" in told[0]))
+    assert len(told) == (seconds > 0) and (not told or "failed=<2>" in told[0])
 
 
-@pytest.mark.parametrize("reward", [lambda a, r: 1.0, lambda a, r: float(r.observation.metrics["tool_calls"] > 0)])
-async def test_a_reward_that_reads_more_than_the_answer_leaves_nothing_out(reward: Any, rig: Rig) -> None:
-    rig.options = {"reward_fn": reward}
-    rig.serve(*good_replies())
-    sample = await rig.run()
-    assert (sample.reward, sample.remove_sample) == (1.0, False)
-
-
-async def test_a_reward_too_slow_for_its_proof_holds_up_one_task_only(
-    rig: Rig, caplog: pytest.LogCaptureFixture
+async def test_a_reward_too_slow_for_its_proof_holds_up_one_call_only(
+    rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tried: list[str] = []
 
@@ -221,15 +217,16 @@ async def test_a_reward_too_slow_for_its_proof_holds_up_one_task_only(
         await asyncio.sleep(3600)
         return 0.0
 
+    given_data(rig, tmp_path, "3")
     rig.options, rig.args.strands_env_proof_seconds = {"reward_fn": slow}, 0.05
     for label in ("3", "4"):
         rig.serve(*good_replies())
         assert (await rig.run(Sample(label=label))).reward == 1.0
     assert tried == ["3"]
-    assert len([record for record in caplog.records if "trained unproven" in record.getMessage()]) == 1
+    assert len([record for record in caplog.records if "nothing is proven" in record.getMessage()]) == 1
 
 
-async def test_the_samples_of_a_group_share_one_proof(rig: Rig) -> None:
+async def test_rollouts_share_one_proof(rig: Rig, tmp_path: Path) -> None:
     tried: list[str] = []
 
     async def exact(action: Any, result: Any) -> float:
@@ -237,27 +234,21 @@ async def test_the_samples_of_a_group_share_one_proof(rig: Rig) -> None:
         await asyncio.sleep(0)
         return float(result.observation.final_response == action.task_context.ground_truth)
 
+    given_data(rig, tmp_path, "3")
     rig.options = {"reward_fn": exact}
-    rig.serve(*(reply for _ in range(4) for reply in good_replies()))
+    rig.serve(*(reply for _ in range(5) for reply in good_replies()))
+    await rig.run(Sample(index=9), evaluation=True)
+    assert "I do not know" not in tried  # an evaluation proves nothing
     await asyncio.gather(*(rig.run(Sample(index=index)) for index in range(4)))
     assert tried.count("I do not know") == 2
 
 
-async def test_an_evaluation_leaves_nothing_out(rig: Rig) -> None:
-    rig.options = {"reward_fn": lambda a, r: float("3" in (r.observation.final_response or ""))}
-    rig.serve(*good_replies())
-    assert (await rig.run(evaluation=True)).reward == 1.0
-    rig.serve(*good_replies())
-    sample = await rig.run(Sample(index=9))  # "-3" wins too
-    assert sample.remove_sample and "'-3'" in sample.metadata["strands_env"]["left_out"]
-
-
-async def test_a_run_whose_tasks_all_fail_ends(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strands_env.training.slime.session.FAILED_AT_MOST", 2)
+async def test_a_run_whose_tasks_all_fail_ends(rig: Rig, tmp_path: Path) -> None:
+    given_data(rig, tmp_path, "12345678")
     rig.options = {"reward_fn": lambda a, r: float(a.task_context.ground_truth in (r.observation.final_response or ""))}
-    assert (await rig.run(Sample(label="3"))).remove_sample
-    with pytest.raises(slime.SlimeConfigError, match="first 2 tasks all fail the proof"):
-        await rig.run(Sample(label="4"))
+    for _ in range(2):
+        with pytest.raises(slime.SlimeConfigError, match="all 8 tasks that were tried fail the proof"):
+            await rig.run(Sample(label="3"))
 
 
 async def test_reward_func_keeps_rollouts_of_a_list_apart(rig: Rig) -> None:

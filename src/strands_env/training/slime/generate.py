@@ -95,7 +95,7 @@ async def _generate(args: Any, sample: Any, sampling_params: Any, *, evaluation:
 
 def _count(call: RolloutCall, rollout: SlimeRollout) -> None:
     """Count a failure in a row, or begin again. Evaluations end by themselves."""
-    if call.evaluation or rollout.is_stopped or rollout.left_out is not None:
+    if call.evaluation or rollout.is_stopped:
         return
     if (error := rollout.streak_error) is not None:
         SESSION.rollout_failures.add(call, error, call.settings.max_failures)
@@ -110,7 +110,7 @@ async def _attempt(call: RolloutCall) -> SlimeRollout:
         SlimeConfigError: The prompt cannot be sent, the factory makes no environment, or no model can be made.
     """
     episode = _resume(call) or await _start(call)
-    result = None if episode.task is None else await episode.run()
+    result = await episode.run()
     if episode.config_error is not None:
         raise episode.config_error
     if result is not None:
@@ -118,8 +118,8 @@ async def _attempt(call: RolloutCall) -> SlimeRollout:
         collect = partial(_collect, call, episode, result)
         rollout = await asyncio.to_thread(collect) if has_pictures else collect()
     else:
-        rollout = SlimeRollout(episode=episode, is_stopped=episode.left_out is None, left_out=episode.left_out)
-        if rollout.is_stopped and call.partial:
+        rollout = SlimeRollout(episode=episode, is_stopped=True)
+        if call.partial:
             SESSION.suspended.put(call.key, episode)
     return rollout
 
@@ -135,7 +135,7 @@ def _resume(call: RolloutCall) -> Episode | None:
 
 
 async def _start(call: RolloutCall) -> Episode:
-    """A new rollout: the environment of the factory, on the prompt of the sample. A task that is left out has none."""
+    """A new rollout: the environment of the factory, on the prompt of the sample."""
     sample = call.sample
     # Encoding takes long enough to be felt by the rollouts beside it.
     images = await asyncio.to_thread(prompt_images, sample, image_expander(call)) if has_images(sample) else ()
@@ -147,9 +147,8 @@ async def _start(call: RolloutCall) -> Episode:
     reward_fn = getattr(environment, "reward_fn", None)
     episode.scores = reward_fn is not None
     if not call.evaluation:
-        episode.left_out = await SESSION.why_left_out(call.args, call.settings, reward_fn, action)
-    if episode.left_out is None:
-        episode.task = asyncio.ensure_future(environment.rollout(action))
+        await SESSION.prove_data(call.args, call.settings, reward_fn)
+    episode.task = asyncio.ensure_future(environment.rollout(action))
     return episode
 
 

@@ -146,8 +146,9 @@ async def _score_rollout(args: Any, samples: Sequence[Any]) -> Any:
     action = read_prompt(sample)
     evaluation, call = bool(notes.get("evaluation")), object()
     with SESSION.reward_failures.running(call):
-        if evaluation or await SESSION.why_left_out(args, settings, scorer.reward_fn, action) is None:
-            await scorer.score(action, result)
+        if not evaluation:
+            await SESSION.prove_data(args, settings, scorer.reward_fn)
+        await scorer.score(action, result)
         if result.error is None:
             SESSION.reward_failures.reset()
         elif not evaluation:

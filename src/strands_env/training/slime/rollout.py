@@ -38,8 +38,7 @@ class Episode:
 
     Attributes:
         call: slime's call that waits for it: another one after a suspension.
-        task: Runs `Environment.rollout`; None where the task of the data is left out.
-        left_out: Why it is.
+        task: Runs `Environment.rollout`; None until it is started.
         scores: Its environment has a reward function.
         config_error: The reason why every rollout of this configuration fails, if one was found.
         models: The models it has made.
@@ -52,7 +51,6 @@ class Episode:
 
     call: RolloutCall
     task: asyncio.Task[StepResult] | None = None
-    left_out: str | None = None
     scores: bool = False
     config_error: Exception | None = None
     models: list[Any] = field(default_factory=list)

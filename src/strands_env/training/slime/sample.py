@@ -36,19 +36,17 @@ class SlimeRollout(Rollout):
         pixels: Tensors of the images of each sample; None for one without.
         token_counts: Number of sampled tokens, and of those not trained, by reason.
         is_stopped: slime has ended its step, and asks for the rollout again.
-        left_out: Why its task is not trained; nothing was sampled then.
     """
 
     episode: Episode | None = None
     pixels: Sequence[Mapping[str, Any] | None] = ()
     token_counts: Mapping[str, int] = field(default_factory=dict)
     is_stopped: bool = False
-    left_out: str | None = None
 
     @property
     def is_lost(self) -> bool:
         """Another attempt is due."""
-        return not self.is_stopped and self.left_out is None and super().is_lost
+        return not self.is_stopped and super().is_lost
 
     @property
     def is_empty(self) -> bool:
@@ -80,7 +78,7 @@ def write(call: RolloutCall, rollout: SlimeRollout) -> list[Fields]:
     """The fields of slime's samples: one dict for each path that is exported, with every field a rollout may set."""
     if rollout.is_stopped:
         return [_blank_fields(call.sample) | _held_fields(call, rollout)]
-    is_trained = rollout.failure is None and rollout.left_out is None
+    is_trained = rollout.failure is None
     paths: Sequence[TrainingSample] = rollout.samples if is_trained else ()
     if has_placeholder := not is_trained or rollout.is_empty:  # slime's tensors cannot be empty
         paths = [one_row(paths, experts_shape=call.experts_shape)]
@@ -210,10 +208,7 @@ def _response_text(rollout: SlimeRollout, ids: list[int]) -> str:
 
 def _notes(call: RolloutCall, rollout: SlimeRollout) -> dict[str, Any]:
     """The notes that we leave in a sample's metadata, for our hooks and for whoever looks at it."""
-    notes: dict[str, Any] = {"evaluation": call.evaluation}
-    if rollout.left_out is not None:
-        return notes | {"left_out": rollout.left_out}
-    notes["termination_reason"] = rollout.reason.value
+    notes: dict[str, Any] = {"evaluation": call.evaluation, "termination_reason": rollout.reason.value}
     if (error := rollout.failure) is not None:
         return notes | {"error": {"type": error.type, "message": error.message, "where": error.where.value}}
     if (result := rollout.result) is not None and rollout.episode is not None:
@@ -247,7 +242,7 @@ def _counter_fields(sample: Any, rollout: SlimeRollout) -> Fields:
 
 def _reward_fields(call: RolloutCall, rollout: SlimeRollout, reward: float | None, tokens: Sequence[int]) -> Fields:
     """Slime's reward of a path, None where slime is to ask for it. A path that must not count is removed."""
-    category = "left_out" if rollout.left_out is not None else "unscored" if rollout.failure is None else "failed"
+    category = "unscored" if rollout.failure is None else "failed"
     result = None if rollout.result is None else rollout.result.reward
     is_scored = result is not None or (rollout.episode is not None and rollout.episode.scores)
     if reward is None and (is_scored or category != "unscored"):  # a reward function may abstain

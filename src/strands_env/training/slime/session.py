@@ -1,4 +1,4 @@
-"""The state that all rollouts of a process share: failures in a row, suspended rollouts, proofs of tasks."""
+"""The state that all rollouts of a process share: failures in a row, suspended rollouts, the proof of the reward."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from strands_env.core import Action
-from strands_env.rewards.proof import RewardProof, TaskProof, TaskVerdict, asks_models, prove_reward
+from strands_env.rewards.proof import asks_models, prove_reward
 from strands_env.training.attempts import FailureStreak
 from strands_env.training.slime.prompt import read_prompt
 from strands_env.training.slime.rollout import Episode
@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 EXIT_SECONDS = 30.0
 """Longest wait at exit for the cleanups of suspended rollouts."""
 DATA_ROWS = 2000
-"""Rows of `--prompt-data` of which the first proof takes its sample."""
-FAILED_AT_MOST = 64
-"""Tasks that fail without a sound one among them, after which there is nothing to train."""
+"""Rows of `--prompt-data` of which the proof takes its sample."""
+FAILED_AT_LEAST = 8
+"""Tasks that must have been tried before it counts that all of them fail."""
 
 
 class SuspendedEpisodes:
@@ -82,69 +82,29 @@ def _end(episode: Episode) -> None:
         episode.running.get_loop().call_soon_threadsafe(episode.running.cancel)
 
 
-# ---- proofs ---------------------------------------------------------------------------------------------------------
+# ---- the proof ------------------------------------------------------------------------------------------------------
 
 
-class TaskProofs:
-    """The proofs of one process, each made once, whoever waits for it."""
+async def _prove_data(args: Any, seconds: float, reward_fn: Any) -> None:
+    """Prove a reward on a sample of slime's data, and warn of tasks that fail.
 
-    def __init__(self) -> None:
-        self._first: asyncio.Task[None] | None = None
-        self._running: dict[str, asyncio.Task[RewardProof]] = {}
-        self._proofs: dict[str, TaskProof | None] = {}
-        self._failed: set[str] = set()
-        self._has_sound = self._decides = self._has_warned = self._is_slow = False
-
-    async def look_up(self, args: Any, seconds: float, reward_fn: Any, action: Action) -> str | None:
-        """Prove the task if that is new; why it is left out, if it is."""
-        if self._first is None:
-            self._first = asyncio.create_task(self._prove_data(args, seconds, reward_fn))
-        # Shielded: others wait for the same proof.
-        await asyncio.shield(self._first)
-        key = _task_key(action)
-        if key not in self._proofs and not self._is_slow:
-            if key not in self._running:
-                self._running[key] = asyncio.create_task(self._prove([action], seconds, reward_fn))
-            await asyncio.shield(self._running[key])
-            self._running.pop(key, None)
-        proof = self._proofs.setdefault(key, None)
-        if proof is None or proof.verdict is TaskVerdict.SOUND or not self._decides:
-            return None
-        self._failed.add(key)
-        if not self._has_warned:
-            self._has_warned = True
-            words = "task=<%s>, reason=<%s> | it fails the proof of its reward, and is left out of training"
-            logger.warning(words, proof.id, proof.reason)
-        if len(self._failed) >= FAILED_AT_MOST and not self._has_sound:
-            raise SlimeConfigError(
-                f"the first {len(self._failed)} tasks all fail the proof of their reward, the last for {proof.reason}: "
-                "fix the reward or the labels, or set strands_env_proof_seconds to 0 to train them unproven"
-            )
-        return f"{proof.verdict}: {proof.reason}"
-
-    async def _prove_data(self, args: Any, seconds: float, reward_fn: Any) -> None:
-        tasks = await asyncio.to_thread(_read_tasks, args)
-        proof = await self._prove(tasks, seconds, reward_fn, seed=getattr(args, "rollout_seed", None) or 0)
-        proof.warn(f"and they are {'' if self._decides else 'not '}left out of training")
-        self._has_warned = self._decides and not proof.ok
-
-    async def _prove(self, tasks: list[Action], seconds: float, reward_fn: Any, seed: int = 0) -> RewardProof:
-        proof = await prove_reward(tasks, reward_fn, seconds=seconds, seed=seed)
-        if proof.is_late and not self._is_slow:
-            self._is_slow = True  # every new task would wait for nothing
-            words = "seconds=<%g> | too short for the proof of the reward on one task: tasks are trained unproven"
-            logger.warning(words, seconds)
-        keys = {task.task_context.id: _task_key(task) for task in tasks}
-        self._proofs |= {keys[row.id]: row for row in proof.rows}
-        self._has_sound |= any(row.verdict is TaskVerdict.SOUND for row in proof.rows)
-        # A reward that gives every answer the same reads something else.
-        self._decides |= proof.decides and proof.loses
-        return proof
-
-
-def _task_key(action: Action) -> str:
-    """The content of a task: slime numbers samples, not tasks."""
-    return json.dumps([action.prompt, action.task_context.ground_truth], sort_keys=True, default=str)
+    Raises:
+        SlimeConfigError: All tasks of the sample fail, so that there is nothing to train.
+    """
+    tasks = await asyncio.to_thread(_read_tasks, args)
+    if not tasks:
+        return
+    proof = await prove_reward(tasks, reward_fn, seconds=seconds, seed=getattr(args, "rollout_seed", None) or 0)
+    if proof.is_late:
+        logger.warning("seconds=<%g> | too short for the proof of the reward on one task: nothing is proven", seconds)
+    # A reward that gives every answer the same reads something else.
+    if proof.decides and proof.loses and len(proof.ids()) == len(proof.rows) >= FAILED_AT_LEAST:
+        raise SlimeConfigError(
+            f"all {len(proof.rows)} tasks that were tried fail the proof of their reward, the last for "
+            f"{proof.rows[-1].reason}: fix the reward or the labels, or set strands_env_proof_seconds to 0 to train "
+            "them unproven"
+        )
+    proof.warn("and they are trained")
 
 
 def _read_tasks(args: Any) -> list[Action]:
@@ -185,18 +145,20 @@ class SlimeSession:
         self.reward_failures = FailureStreak()
         self.suspended = SuspendedEpisodes()
         self.working_settings: set[str] = set()
-        self._proofs: WeakKeyDictionary[asyncio.AbstractEventLoop, TaskProofs] = WeakKeyDictionary()
+        self._proofs: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[None]] = WeakKeyDictionary()
 
-    async def why_left_out(self, args: Any, settings: SlimeSettings, reward_fn: Any, action: Action) -> str | None:
-        """The reason a task must not be trained, None where it may: its reward is proven, or says nothing of answers.
+    async def prove_data(self, args: Any, settings: SlimeSettings, reward_fn: Any) -> None:
+        """Prove the reward, once, at the first call, for which calls beside it wait.
 
         Raises:
-            SlimeConfigError: Many tasks failed and none was sound.
+            SlimeConfigError: There is nothing to train, at each call.
         """
         if not settings.proof_seconds or reward_fn is None or asks_models(reward_fn):
-            return None
-        proofs = self._proofs.setdefault(asyncio.get_running_loop(), TaskProofs())
-        return await proofs.look_up(args, settings.proof_seconds, reward_fn, action)
+            return
+        loop = asyncio.get_running_loop()
+        if loop not in self._proofs:
+            self._proofs[loop] = loop.create_task(_prove_data(args, settings.proof_seconds, reward_fn))
+        await asyncio.shield(self._proofs[loop])
 
 
 SESSION = SlimeSession()

@@ -69,8 +69,8 @@ class SlimeSettings(BaseModel):
             `max_new_tokens`, which limits each path.
         max_suspension: Seconds that a suspended rollout (`--partial-rollout`) waits for slime to ask again before
             it is ended; 0 for no limit.
-        proof_seconds: Seconds for the proof of the reward, on a sample of the data in the first step and on each new
-            task. A task that fails is left out of training. 0 for no proof.
+        proof_seconds: Seconds for the proof of the reward on a sample of the data, once, at the first call. Tasks that
+            fail are named in a warning, and the run ends where all of them do. 0 for no proof.
     """
 
     model_config = ConfigDict(frozen=True, protected_namespaces=())
