@@ -103,7 +103,10 @@ _OTHER_AFTER = re.compile(
       | \s+(?i:to\ the\ power\b|(?:times|divided\ by)\s+\S*\d)""",
     re.VERBOSE,
 )
-_REASON = re.compile(r"(?i)\d[^.\n]*\b(?:because|since)\b[^,;.\n]*\Z|\d[^().\n]*\s\([^()\n]*\Z")
+_REASON = re.compile(
+    r"(?i)\d[^.\n]*(?:\b(?:because|since|instead\s+of|rather\s+than|unlike|namely|to\s+(?:reach|get|make))\b"
+    r"|\b(?:in\s+total|altogether|in\s+all):)[^,;.\n]*\Z|\d[^().\n]*\s\([^()\n]*\Z"
+)
 """In front of a number that explains another, or stands in brackets behind it."""
 _ADJUNCT = re.compile(r"(?i)\d[^.,;:=\n]*\s(?:after|in)\s+(?:an?\s+|the\s+|each\s+)?(?:[$£€]|\\\$)?\Z")
 """In front of a number that only says where, or after what: `36 students in 2 classes`."""

@@ -28,6 +28,7 @@ READ: list[tuple[str, Any, str, str]] = [
     ("math number exact", "#### 18", "18", "17"),
     ("math number exact", SOLUTION, "18", "17"),
     ("math number", SOLUTION, "The answer is 18.", "The answer is 6."),
+    ("math number", "16 - 7 = 9 eggs at $2. #### 18", "18", "9"),
     ("regex", SOLUTION, "#### 18", "#### 6"),
     ("regex", 18, "#### 18", "#### 6"),
     ("math number", "#### 1,234", "1234", "1235"),

@@ -314,6 +314,11 @@ TABLE = r"""
 1 | 12 | \boxed{12}. Instead of counting one by one, one can multiply 3 by 4.
 1L | B | B seems right.
 1 | yes | So yes, it is.
+1N | 8 | It is 8 instead of 6.
+0N | 6 | 8, unlike 6
+1N | 6 | There are 6 in total: 2 red and 4 blue ones.
+1N | 40 | She drove 40 km in 30 minutes.
+1N | 7 | She needs 7 more points to reach 20.
 """
 """Verdict, gold, answer (`¶` is a line break), question. `N` asks `NumberReward` too, `L` the reader of letters."""
 

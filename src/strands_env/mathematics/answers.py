@@ -64,6 +64,8 @@ _DENIAL = re.compile(
 )
 _REMARK = re.compile(
     r"(?i),?\s+(?:because|since|as|which|so|denn|weil|car|parce|puisque|porque|perché|where(?![^,;]*\binteger))\b|,?\s+(?:and|but)\s+not\b|,\s*(?:not|by)\b"
+    r"|,?\s+(?:instead\s+of|rather\s+than|unlike|namely|to\s+(?:reach|get|make))\b|(?<=in total|together|. in all):\s"
+    r"|\s+in\s+\d+\s+(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?)\W*\Z"
     r"|\s+\((?:(?:that\s+is|i\.e|which|because|since|as|not)\b|[^()\n]*\d\s*[-+*/×÷=]\s*[^()\n]*\))|;\s+(?=[^;]*\bwould\b)|,?\s+\(?(?:if|unless)\s+I\b"
 )
 """Begins what is said about an answer behind it."""

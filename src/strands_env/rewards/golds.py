@@ -14,7 +14,7 @@ from strands_env.core.types import Action
 
 _EXACT_DIGITS = 15
 """Significant digits that every float keeps."""
-_STATED = re.compile(r"(?s)(?:.*\n|\A)\s*####[ \t]*([^\n]*\S)\s*\Z|\s*<answer>\s*(.*\S)\s*</answer>\s*\Z")
+_STATED = re.compile(r"(?s)(?:.*\s|\A)####[ \t]*([^\n]*\S)\s*\Z|\s*<answer>\s*(.*\S)\s*</answer>\s*\Z")
 
 
 class GroundTruthError(ValueError):
