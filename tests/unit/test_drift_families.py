@@ -40,8 +40,9 @@ def rows(tmp_path: Path, **templates: str) -> dict[str, Any]:
         {"role": "assistant", "content": "It is 3."},
         {"role": "user", "content": "Thanks."},
     ]
-    conversation = {"tools": None, "kwargs": {}, "messages": messages}
-    (tmp_path / "conversations.json").write_text(json.dumps({"tools": {}, "conversations": {"one": conversation}}))
+    conversation = {"tools": "one", "kwargs": {}, "messages": messages}
+    document = {"tools": {"one": CHAT_TOOLS}, "conversations": {"one": conversation}}
+    (tmp_path / "conversations.json").write_text(json.dumps(document))
     lines = ["file\tfamily\tbos_token\teos_token\tstop_tokens\tspecial_tokens"]
     for name, text in templates.items():
         (tmp_path / f"{name}.jinja").write_text(text)
