@@ -1232,6 +1232,13 @@ Given $x<0$, simplify. | -x | \boxed{|x|} | 1
 ? | 20 \text{ mJ} | \boxed{20\text{ MJ}} | 0
 ? | 5\text{ Nm} | \boxed{5\text{ J}} | 1
 ? | 3.6\times10^6\text{ J} | \boxed{1\text{ kWh}} | 1
+? | mean 5, median 6 | mean = \boxed{5}, median = \boxed{6} | 1
+? | mean 5, median 6 | mean = \boxed{6}, median = \boxed{5} | 0
+? | Alice: 5, Bob: 6 | Alice has \boxed{5} and Bob has \boxed{6}. | 1
+? | Alice: 5, Bob: 6 | Bob has \boxed{5} and Alice has \boxed{6}. | 0
+? | 2, 3 | Sum: \boxed{2}, Check: \boxed{3} | 1
+? | (1) 2 (2) 3 | (1) \boxed{2}⏎(2) \boxed{3} | 1
+? | \begin{pmatrix}1\\2\end{pmatrix} | \boxed{\begin{pmatrix}1\\\noalign{\medskip}2\end{pmatrix}} | 1
 """
 """The same of formulas: which are equal, of which letters, and on what that rests."""
 

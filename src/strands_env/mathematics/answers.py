@@ -33,6 +33,7 @@ from .formulas import comparing_under
 from .nodes import Node, is_plain_name
 from .products import ordered_letters, reads_as_word
 from .texts import Question, Reading, plain, readings
+from .vocabulary import QUANTITIES
 
 MAX_LENGTH = 2000
 """Characters of an answer that is read."""
@@ -165,13 +166,17 @@ def _named(statements: Sequence[Statement], known: str) -> list[str]:
     names = [statement.name for statement in statements]
     if all(statement.label for statement in statements):
         return [f"({statement.label}) {statement.value}" for statement in statements]
+    words = [name for name in names if re.fullmatch("[A-Z][a-z]+", name) and name.lower() not in QUANTITIES]
+    if any(word not in known for word in words):  # `Answer: \\boxed{2}`
+        names = [""] * len(names)
     if len(names) == 1:
         is_known = "=" in known and re.search(rf"(?<![A-Za-z\\]){re.escape(names[0])}(?![A-Za-z(])", known)
         names = names if is_known else [""]
     elif len({*names} - {""}) < len(names):
         names = [""] * len(names)
-    pairs = zip(names, statements, strict=True)
-    return [f"{name} = {statement.value}" if name else statement.value for name, statement in pairs]
+    marks = [":" if re.fullmatch("[A-Za-z]{3,}", name) else "=" for name in names]
+    named = zip(names, marks, statements, strict=True)
+    return [f"{name} {mark} {statement.value}" if name else statement.value for name, mark, statement in named]
 
 
 def _settled(answer: str, start: int, end: int, items: list[str]) -> list[list[str]]:

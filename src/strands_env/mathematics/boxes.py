@@ -62,7 +62,7 @@ _TOUCHES = re.compile(
 )
 _VALUE_BEFORE = re.compile(r"=[^=\x00]*\d(?:\s|\\[,;: ]|~)+\Z")
 _ALTERNATIVE = re.compile(r"\s*(?:\\text\s*\{\s*(?:or|and)\s*\}|\\lor)\s*([^$\n\x00.,]*[\w}])")
-_MARKS_OF_LINES = re.compile(r"(?:\s|[-*•>]\s|#+\s|\d+[.)]\s|\(?(?:[a-h]|i{1,3})\)(?=[\s*:]):?|\*\*)*")
+_MARKS_OF_LINES = re.compile(r"(?:\s|[-*•>]\s|#+\s|\d+[.)]\s|\(?(?:[a-h]|i{1,3}|\d)\)(?=[\s*:]):?|\*\*)*")
 _TIMES = {
     "twice": r"2\cdot ",
     "double": r"2\cdot ",
@@ -75,7 +75,8 @@ _WORDS_BEFORE = re.compile(rf"(?i)\b({'|'.join(_TIMES)})(?:\s+(?:of|the))*[\s$*]
 _SYMBOL = r"(?:\\[a-z]+|[A-Za-z])(?:_(?:\{\w+\}|\w))?'*(?:\(\w\))?"
 _NAME = re.compile(rf"{_SYMBOL}|\\(?:text|mathrm|textrm)\s*\{{\s*(?:the\s+)?(?:{'|'.join(QUANTITIES)})\s*\}}")
 _NAME_IN_PROSE = re.compile(
-    rf"(?i)(?:\bthe\s+)?(?<![A-Za-z\\_^])((?-i:{_SYMBOL})|{'|'.join(QUANTITIES)})(?![A-Za-z])\s*(?:=|:|\b(?:is|are|equals)\b)[\s*]*\Z"
+    rf"(?i)(?:\bthe\s+)?(?<![A-Za-z\\_^])((?-i:{_SYMBOL}|[A-Z][a-z]+)|{'|'.join(QUANTITIES)})(?![A-Za-z])\s*"
+    r"(?:=|:|\b(?:is|are|equals|has|gets)\b)[\s*]*\Z"
 )
 _LABEL = r"(?:\\?\*\*)?(?:(?:Part|part)\s+\(?|\(|(?<=\n)|\A)(?P<label>[a-h]|i{1,3}v?|\d)\s*[).:]"
 _PART = re.compile(rf"(?:^|(?<=\n))[\s*#-]*{_LABEL}")
@@ -282,7 +283,7 @@ class Boxes:
         touches = re.search(r"(?:[\d)}√±]|\\[A-Za-z]+)\Z", before)
         is_apart = re.search(rf"(?:{_APART.pattern})\s*\Z", before)
         if not is_apart and (touches or _OPERATOR_BEFORE.search(before)) and (tail := _TAIL.search(before)):
-            start = begin + tail.start() + len(tail[0]) - len(tail[0].lstrip(" )}]*"))
+            start = begin + tail.start() + len(tail[0]) - len(tail[0].lstrip(" )}]*="))
         if (_TOUCHES.match(behind) or _OPERATOR_BEHIND.match(behind)) and (head := _HEAD.match(behind)):
             end = closer + len(head[0].rstrip(" ({[*-=<>"))
         return start, end

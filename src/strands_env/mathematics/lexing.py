@@ -78,7 +78,7 @@ _REWRITES: list[tuple[re.Pattern[str], Any]] = [
         (r"∛\s*(\d+(?:\.\d+)?|[a-z])", r"\\sqrt[3]{\1}"),
         (r"√", r"\\sqrt "),
         (r"(?<!\\)\\(?:left|right)\s*\.", " "),
-        (r"\\(?:(?:hspace|vspace|phantom|label|tag)\*?|color|(?:text|f?)color(?:box)?)\s*\{[^{}]*\}", " "),
+        (r"\\(?:(?:hspace|vspace|phantom|label|tag|noalign)\*?|color|(?:text|f?)color(?:box)?)\s*\{[^{}]*\}", " "),
         (r"\\underline\s*(?=\{)", " "),
         (r"\\not\s*=", r"\\ne "),
         (r"\\not\s*\\(equiv|in)(?![A-Za-z])", lambda found: r"\nequiv " if found[1] == "equiv" else r"\notin "),
@@ -337,7 +337,8 @@ def _words(tokens: list[Token]) -> list[Token]:
         )
         is_term = len(run) == 1 and len(run[0].value) == 2  # `u + at`
         is_term = is_term and bool({"+", "-"} & {*following[:1], *(token.value for token in result[-1:])})
-        is_prose = not is_term and any(_is_word(token) for token in run)
+        is_label = following[:1] == [":"] and re.fullmatch("[A-Z][a-z]{2,}", run[-1].value) is not None  # `Bob: 5`
+        is_prose = is_label or (not is_term and any(_is_word(token) for token in run))
         for token in run:
             name, is_word = token.value, token.kind == "word"
             is_unit = (after_number and is_bare_unit(name)) or (is_divisor and name in UNITS)
