@@ -86,6 +86,7 @@ def test_a_run_says_how_it_ended_and_its_status_tells(source, env, more, status,
 
 
 def test_an_output_that_cannot_be_written_is_told_before_the_model_is_loaded(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("torch", reason="needs the extra `local`")
     (tmp_path / "file").write_text("")
     (tmp_path / "x.jsonl").mkdir()
     monkeypatch.setattr(factories, "make_model_factory", lambda *options: pytest.fail("the model was made"))
