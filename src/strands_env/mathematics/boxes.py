@@ -35,14 +35,16 @@ _LOOKS = re.compile(
     r"|\\[,;:!> ]|[\s{}.&~$*]|\\$"
 )
 """Around a box, what changes nothing but its looks."""
-_PROSE = re.compile(r"(?<![A-Za-z\\])(?!(?:sin|cos|tan|cot|sec|csc|ln|log|exp|gcd|lcm|max|min|mod|det)\b)[A-Za-z]{2,}")
+_PROSE = re.compile(
+    r"(?<![A-Za-z\\])(?!(?:sqrt|sin|cos|tan|cot|sec|csc|ln|log|exp|gcd|lcm|max|min|mod|det)\b)[A-Za-z]{2,}"
+)
 _TEXT = r"\\(?:text|textrm|mathrm|mbox|textbf|textit)\s*\{[^{}]*\}"
 _RELATION = re.compile(
     r":?=|[<>≤≥≠≈≡∈]|\\(?:approx|leq?|geq?|leqslant|geqslant|lt|gt|neq?|in|notin|equiv|simeq|sim|cong|subset(?:eq)?)(?![A-Za-z])"
 )
 _APART = re.compile(
     rf"[,;](?!\s*\\?!?\d{{3}})|\\q?quad(?![A-Za-z])|\n\s*\n|\\(?:implies|iff|therefore|because|(?:long)?(?:left)?rightarrow|to|(?:Long)?(?:left)?[Rr]ightarrow)"
-    rf"(?![A-Za-z])|=>|⇒|→|∴|\\\\(?!\s*&?\s*=)|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|{_TEXT}(?!\s*&?\s*(?:=|:|\\approx))"
+    rf"(?![A-Za-z])|=>|[⇒→∴✓✔✅∎■□🎉]|\\(?:checkmark|blacksquare|qed|square|Box)(?![A-Za-z])|\\\\(?!\s*&?\s*=)|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|{_TEXT}(?!\s*&?\s*(?:=|:|\\approx))"
 )
 """Between the statements of a formula."""
 _TOKEN = r"\\[A-Za-z]+|(?<![A-Za-z])[A-Za-z](?![A-Za-z])'*|\d+(?:[.,]\d+)*|[-+*/^_=<>≤≥≠≈×·÷±−√π∞∈°!'%|(){}\[\]\x00 ]"

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
-from mpmath.libmp import NoConvergence  # type: ignore[import-untyped]
 from sympy import Integer, Rational, Symbol, pi
 
 PRECISION = 40
@@ -340,10 +339,10 @@ def _between_roots(formula: Any, symbol: Any) -> list[Any]:
     if polynomial is None or not 0 < polynomial.degree() <= 6 or len(polynomial.gens) > 1:
         return _of_both_signs(formula, symbol)
     try:
-        roots = [root for root in polynomial.sqf_part().nroots(n=15) if abs(sympy.im(root)) < 1e-9]
-    except (TypeError, ValueError, ArithmeticError, sympy.PolynomialError, NoConvergence):
-        return []
-    roots = sorted(float(sympy.re(root)) for root in roots)
+        spans = polynomial.sqf_part().intervals(eps=Rational(1, 100))
+    except (sympy.PolynomialError, NotImplementedError, TypeError, ValueError):  # no rational numbers
+        return _of_both_signs(formula, symbol)
+    roots = [float((left + right) / 2) for (left, right), _ in spans]
     if not roots:
         return []
     inner = [(left + right) / 2 for left, right in itertools.pairwise(roots)]
