@@ -1239,6 +1239,12 @@ Given $x<0$, simplify. | -x | \boxed{|x|} | 1
 ? | 2, 3 | Sum: \boxed{2}, Check: \boxed{3} | 1
 ? | (1) 2 (2) 3 | (1) \boxed{2}⏎(2) \boxed{3} | 1
 ? | \begin{pmatrix}1\\2\end{pmatrix} | \boxed{\begin{pmatrix}1\\\noalign{\medskip}2\end{pmatrix}} | 1
+? | 5 \text{ cm} | $\boxed{5}\,\mathrm{m}$ | 0
+? | 5 | \boxed{5} squared | 0
+? | 5 | $\boxed{5}\checkmark$ | 1
+? | 5 | \boxed{5} ✅ | 1
+? | 5 | sqrt(\boxed{5}) | 0
+? | 5 | It is greater than \boxed{5}. | 0
 """
 """The same of formulas: which are equal, of which letters, and on what that rests."""
 

@@ -43,7 +43,7 @@ _RELATION = re.compile(
     r":?=|[<>≤≥≠≈≡∈]|\\(?:approx|leq?|geq?|leqslant|geqslant|lt|gt|neq?|in|notin|equiv|simeq|sim|cong|subset(?:eq)?)(?![A-Za-z])"
 )
 _APART = re.compile(
-    rf"[,;](?!\s*\\?!?\d{{3}})|\\q?quad(?![A-Za-z])|\n\s*\n|\\(?:implies|iff|therefore|because|(?:long)?(?:left)?rightarrow|to|(?:Long)?(?:left)?[Rr]ightarrow)"
+    rf"(?<!\\)[,;](?!\s*\\?!?\d{{3}})|\\q?quad(?![A-Za-z])|\n\s*\n|\\(?:implies|iff|therefore|because|(?:long)?(?:left)?rightarrow|to|(?:Long)?(?:left)?[Rr]ightarrow)"
     rf"(?![A-Za-z])|=>|[⇒→∴✓✔✅∎■□🎉]|\\(?:checkmark|blacksquare|qed|square|Box)(?![A-Za-z])|\\\\(?!\s*&?\s*=)|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|{_TEXT}(?!\s*&?\s*(?:=|:|\\approx))"
 )
 """Between the statements of a formula."""
@@ -66,14 +66,14 @@ _VALUE_BEFORE = re.compile(r"=[^=\x00]*\d(?:\s|\\[,;: ]|~)+\Z")
 _ALTERNATIVE = re.compile(r"\s*(?:\\text\s*\{\s*(?:or|and)\s*\}|\\lor)\s*([^$\n\x00.,]*[\w}])")
 _MARKS_OF_LINES = re.compile(r"(?:\s|[-*•>]\s|#+\s|\d+[.)]\s|\(?(?:[a-h]|i{1,3}|\d)\)(?=[\s*:]):?|\*\*)*")
 _TIMES = {
-    "twice": r"2\cdot ",
-    "double": r"2\cdot ",
-    "triple": r"3\cdot ",
-    "thrice": r"3\cdot ",
-    "half": r"\frac12\cdot ",
+    **dict.fromkeys(("twice", "double"), r"2\cdot "),
+    **dict.fromkeys(("thrice", "triple"), r"3\cdot "),
+    **dict.fromkeys(("greater than", "more than", "larger than"), "x > "),
+    **dict.fromkeys(("less than", "fewer than", "smaller than"), "x < "),
+    **{"half": r"\frac12\cdot ", "minus": "-", "negative": "-", "square root": r"\sqrt", "cube root": r"\sqrt[3]"},
 }
-_TIMES |= {"minus": "-", "negative": "-", "square root": r"\sqrt", "cube root": r"\sqrt[3]"}
 _WORDS_BEFORE = re.compile(rf"(?i)\b({'|'.join(_TIMES)})(?:\s+(?:of|the))*[\s$*]*\Z")
+_POWER_BEHIND = re.compile(r"[\s*]*(squared|cubed)\b")
 _SYMBOL = r"(?:\\[a-z]+|[A-Za-z])(?:_(?:\{\w+\}|\w))?'*(?:\(\w\))?"
 _NAME = re.compile(rf"{_SYMBOL}|\\(?:text|mathrm|textrm)\s*\{{\s*(?:the\s+)?(?:{'|'.join(QUANTITIES)})\s*\}}")
 _NAME_IN_PROSE = re.compile(
@@ -286,7 +286,12 @@ class Boxes:
         is_apart = re.search(rf"(?:{_APART.pattern})\s*\Z", before)
         if not is_apart and (touches or _OPERATOR_BEFORE.search(before)) and (tail := _TAIL.search(before)):
             start = begin + tail.start() + len(tail[0]) - len(tail[0].lstrip(" )}]*="))
-        if (_TOUCHES.match(behind) or _OPERATOR_BEHIND.match(behind)) and (head := _HEAD.match(behind)):
+        is_apart = re.match(rf"\s*(?:{_APART.pattern})", behind)
+        if (
+            not is_apart
+            and (_TOUCHES.match(behind) or _OPERATOR_BEHIND.match(behind))
+            and (head := _HEAD.match(behind))
+        ):
             end = closer + len(head[0].rstrip(" ({[*-=<>"))
         return start, end
 
@@ -294,6 +299,8 @@ class Boxes:
         """The statement with the words around its formula: `twice`, a name, a unit."""
         before = self._flat[max(0, statement.start - 100) : statement.start]
         start, name, value = statement.start, statement.name, statement.value
+        if power := _POWER_BEHIND.match(self._flat, statement.end):
+            value = f"{{{value}}}^{2 if power[1] == 'squared' else 3}"
         if words := _WORDS_BEFORE.search(before):
             start, value = start - len(before) + words.start(), _TIMES[words[1].lower()] + "{" + value + "}"
         elif not name and (named := _NAME_IN_PROSE.search(before)):
