@@ -27,11 +27,11 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from pathlib import PurePath
-from typing import Annotated, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeAlias
 from uuid import UUID
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, PlainSerializer, ValidationInfo
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationInfo
 
 from strands_sglang.exceptions import refuse_unknown
 from strands_sglang.secret_names import is_secret_name
@@ -306,7 +306,30 @@ def decode(value: Any) -> Any:
     return value
 
 
-class StoredModel(BaseModel):
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:  # it has no public name
+    ModelMetaclass = type(BaseModel)
+
+
+class _Constructed(ModelMetaclass):
+    """Checks the arguments of a constructor; a model that is read or copied is made without."""
+
+    __pydantic_fields__: dict[str, Any]
+    model_config: ConfigDict
+    _elsewhere: Mapping[str, str]
+
+    def __call__(cls, *args: Any, **given: Any) -> Any:
+        fields = cls.__pydantic_fields__
+        if args:
+            first = next(iter(fields))
+            raise TypeError(f"{cls.__name__}({args[0]!r:.100}): name the field, as in {cls.__name__}({first}=...)")
+        if not given.keys() <= fields.keys() and cls.model_config.get("extra") != "allow":
+            refuse_unknown(f"{cls.__name__}()", given, fields, cls._elsewhere)
+        return super().__call__(**given)
+
+
+class StoredModel(BaseModel, metaclass=_Constructed):
     """A model whose `model_validate` undoes `encode` in what JSON held; its constructor takes values as they are.
 
     The constructor refuses an unknown field by a `TypeError` that names the nearest one. What is read from storage may
@@ -315,16 +338,6 @@ class StoredModel(BaseModel):
 
     _elsewhere: ClassVar[Mapping[str, str]] = {}
     """Hints for fields that are not of this model, by name; `*` is for any."""
-
-    def __new__(cls, *args: Any, **given: Any) -> Self:
-        """Check the arguments of the constructor; a model that is read or copied is made without any."""
-        fields = cls.model_fields
-        if args:
-            first = next(iter(fields))
-            raise TypeError(f"{cls.__name__}({args[0]!r:.100}): name the field, as in {cls.__name__}({first}=...)")
-        if cls.model_config.get("extra") != "allow":
-            refuse_unknown(f"{cls.__name__}()", given, fields, cls._elsewhere)
-        return super().__new__(cls)
 
     @classmethod
     def model_validate(cls, obj: Any, **options: Any) -> Self:

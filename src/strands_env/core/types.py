@@ -23,6 +23,7 @@ from pydantic import (
     Field,
     FiniteFloat,
     PlainSerializer,
+    Strict,
     ValidationInfo,
     model_validator,
 )
@@ -81,6 +82,10 @@ _OLD_NAMES = frozenset(name for name in dir(BaseModel) if not name.startswith(("
 """Methods of pydantic 1 (`schema`, `json`, `copy`, ...) that every model still has: data of these names comes first."""
 
 
+_OF_ACTIONS = frozenset({"message", "prompt", "text", "task_context"})
+"""Names that an `Action` has itself: one of a task's fields could not be read on it."""
+
+
 @lru_cache(maxsize=1024)
 def _warn_of_near_miss(name: str) -> None:
     """Say once that a field was probably meant to be one of `TaskContext`."""
@@ -113,19 +118,30 @@ class TaskContext(StoredModel):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        for name in self.model_extra or ():
+        for name in self.__pydantic_extra__ or ():
             if hasattr(type(self), name) and name not in _OLD_NAMES:
                 raise ValueError(f"a field {name!r} would hide {type(self).__name__}.{name}: rename it")
+            if name in _OF_ACTIONS:
+                raise ValueError(f"the task has a field {name!r}, which means the prompt on an Action: rename it")
             _warn_of_near_miss(name)
         return self
 
-    if not TYPE_CHECKING:
 
-        def __getattribute__(self, name: str) -> Any:
-            get = super().__getattribute__
-            if name in _OLD_NAMES and name in (get("model_extra") or ()):
-                return get("model_extra")[name]
-            return get(name)
+class _DataFirst:
+    """A method of a model's base, unless the task has data of its name. It costs other attributes nothing."""
+
+    def __init__(self, owner: type[BaseModel], name: str) -> None:
+        self._owner, self._name = owner, name
+
+    def __get__(self, instance: Any, cls: type[BaseModel]) -> Any:
+        context = getattr(instance, "task_context", instance)
+        if context is not None and self._name in (context.__pydantic_extra__ or ()):
+            return context.__pydantic_extra__[self._name]
+        return getattr(super(self._owner, cls if instance is None else instance), self._name)
+
+
+for _name in _OLD_NAMES:
+    setattr(TaskContext, _name, _DataFirst(TaskContext, _name))
 
 
 def system_prompt_of(context: TaskContext) -> str | None:
@@ -202,20 +218,7 @@ class Action(StoredModel):
     _elsewhere: ClassVar = {"*": "; what a reward reads goes into task_context=TaskContext(NAME=...)"}
     _chat = model_validator(mode="before")(_read_chat)
 
-    @model_validator(mode="after")
-    def _check_names(self) -> Self:
-        for name in ("message", "prompt", "text", "task_context"):
-            if name in (self.task_context.model_extra or ()):
-                raise ValueError(f"the task has a field {name!r}, which means the prompt on an Action: rename it")
-        return self
-
     if not TYPE_CHECKING:  # type checkers know the fields
-
-        def __getattribute__(self, name: str) -> Any:
-            get = super().__getattribute__
-            if name in _OLD_NAMES and name in (get("task_context").model_extra or ()):
-                return getattr(get("task_context"), name)
-            return get(name)
 
         def __getattr__(self, name: str) -> Any:
             context = None if name.startswith("_") else self.__dict__.get("task_context")
@@ -233,6 +236,10 @@ class Action(StoredModel):
         """The text of the message; blocks without text are left out."""
         prompt = self.prompt
         return prompt if isinstance(prompt, str) else "\n".join(block["text"] for block in prompt if "text" in block)
+
+
+for _name in _OLD_NAMES:
+    setattr(Action, _name, _DataFirst(Action, _name))
 
 
 @lru_cache(maxsize=1024)
@@ -311,13 +318,17 @@ class SpanReward:
 
 
 def _check_score(value: Any, info: ValidationInfo) -> Any:
-    if value is None or (type(value) is not bool and isinstance(value, Real)):
+    if type(value) is not bool and isinstance(value, Real):
         return value
     kind = ValueError if info.mode == "json" else TypeError  # as for any other wrong argument, one sentence
     raise kind(f"a reward is a finite number, or None to abstain, got {value!r:.100}")
 
 
-Score: TypeAlias = Annotated[FiniteFloat, BeforeValidator(_check_score)]
+Score: TypeAlias = Annotated[
+    # A plain number needs no call of ours.
+    Annotated[FiniteFloat, Strict()] | Annotated[FiniteFloat, BeforeValidator(_check_score)],
+    Field(union_mode="left_to_right"),
+]
 
 
 class RewardResult(StoredModel):
@@ -338,7 +349,7 @@ class RewardResult(StoredModel):
     model_config = _JSON
     _elsewhere: ClassVar = {"score": " (did you mean 'reward'?)", "*": "; further facts go into info={'NAME': ...}"}
 
-    reward: Annotated[FiniteFloat | None, BeforeValidator(_check_score)] = None
+    reward: Score | None = None
     info: JsonValues = Field(default_factory=dict)
     turn_rewards: dict[int, Score] = Field(default_factory=dict)
     span_rewards: list[SpanReward] = Field(default_factory=list)

@@ -90,7 +90,8 @@ def read_sample(line: bytes, *, with_tokens: bool = False) -> EvalSample:
         raise StoreCorruptError("it was not written to its end")
     record: dict[str, Any] = pydantic_core.from_json(line)
     try:
-        sample = EvalSample.model_validate({**record, "task_digest": record["task"]}, context=stored_context(line))
+        known = {**record, "task_digest": record["task"]}
+        sample: EvalSample = EvalSample.__pydantic_validator__.validate_python(known, context=stored_context(line))
         if with_tokens and (tokens := record.get("tokens")) is not None:
             unpack_tokens(sample.step_result, tokens)
     except (LookupError, ValueError, TypeError, RecursionError, zlib.error) as error:
