@@ -296,7 +296,8 @@ def decimals(rng: random.Random) -> Case:
         values = {"b": block, "o": other_digit(block, rng), "t": value.numerator, "d": value.denominator}
         values["c"] = other_digit(str(value.denominator), rng)
         right = forms(r"\frac{@t}{@d} | @t/@d | 0.\overline {@b} | 0.\overline{@b@b} | 0.@b\overline{@b}", **values)
-        wrong = forms(r"0 | 0.@b | 0.\overline{@o} | 1.\overline{@b} | @b | 0.0\overline{@b} | \frac{@t}{@c}", **values)
+        values["p"] = block[:5]  # six digits and more may round
+        wrong = forms(r"0 | 0.@p | 0.\overline{@o} | 1.\overline{@b} | @b | 0.0\overline{@b} | \frac{@t}{@c}", **values)
         return Case(rf"0.\overline{{{block}}}", right, wrong, value)
     text, sign = f"{digits / 10**places:.{places}f}", rng.choice(["", "", "-"])
     values = {"s": sign, "t": text, "o": other_digit(text, rng), "w": text.partition(".")[0], "d": digits}
@@ -666,10 +667,10 @@ def functions(rng: random.Random) -> Case:
     if rng.random() < 0.5:
         right = forms("@n@x+@a | @f(@t)=@n@t+@a | @f(@y) = @a+@n@y | @f(@x)=@a + @n@x", **values)
         wrong = forms("@f(@y)=@n@x+@a | @f(@x)=@n@y+@a | @g(@x)=@n@x+@a | @f(@x)=@m@x+@a | @f(@t)=@n+@a | @n | @a", **values)
-        return Case(forms("@f(@x)=@n@x+@a", **values)[0], right, wrong, (name, x, factor, added))
+        return Case(forms("@f(@x)=@n@x+@a", **values)[0], right, wrong, (name, factor, added))
     right = forms("@f(@y,@x)=@y-@n@x | @f(@x,@t)=@x-@n@t | @f(@x,@y)=-@n@y+@x", **values)
     wrong = forms("@f(@y,@x)=@x-@n@y | @f(@x,@y)=@y-@n@x | @f(@x,@t)=@x-@n@y | @g(@x,@y)=@x-@n@y | @f(@x,@y)=@x-@m@y | 0", **values)
-    return Case(forms("@f(@x,@y)=@x-@n@y", **values)[0], right, wrong, (name, x, y, factor))
+    return Case(forms("@f(@x,@y)=@x-@n@y", **values)[0], right, wrong, (name, factor))
 
 
 @family

@@ -88,7 +88,9 @@ _OR = re.compile(
 """Between two spellings of one value; the group says that the second is rounded."""
 _QUOTED = re.compile(r"\A\s*[\"“]([^\"“”]*)[\"”]\W*\Z")
 _DOLLAR = re.compile(r"(?<!\\)\$")
-_FIRST_SENTENCE = re.compile(r"\s*(.+?)(?:です|입니다|이다)?(?:(?<!\d)\.(?:\s|$)|。|\.\s+(?=[A-Z(\d])|\.?\s*(?:\n|$))")
+_FIRST_SENTENCE = re.compile(
+    r"\s*(.+?)(?:です|입니다|이다)?(?:(?<!\d)(?<!\bsq)(?<!\bcu)\.(?:\s|$)|。|\.\s+(?=[A-Z(\d])|\.?\s*(?:\n|$))"
+)
 _LEADING_WORD = re.compile(r"(?i)\W*(yes|no|true|false|ja|nein|oui|non)(?:[,.;:!]|\s*$)(?!\s*(?:yes|no)\b)")
 _POLAR = re.compile(r"(?i)(?<!\w)\W*(yes|no|true|false)(?!\w)")
 _A_FEW_WORDS = re.compile(r"(?:(?!(?:a|an|not|very|so|too)\b)[^\W\d_]{2,}[ .'’-]{0,2}){1,3}")
@@ -353,7 +355,7 @@ def _verify(gold: str, answer: str, question: str) -> dict[str, Any]:
         return {**info, "reason": "prompt_repeated"}
     whole = plain(gold)
     has_box = bool(OPEN_BOX.search(answer))
-    is_word = expected[0].node.kind == "word" or whole.isalpha()
+    is_word = expected[0].node.kind == "word" or whole.strip("()").isalpha()
     if not has_box and (chosen := _chosen(whole, answer, question)) is not None:
         return {**info, "matched": chosen[1], "decided": "text", "answer_parsed": [chosen[0]]}
     choices = candidates(answer, f"{gold} {question}", with_parts=expected[0].node.kind == "group")

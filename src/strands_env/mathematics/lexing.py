@@ -132,7 +132,7 @@ _REWRITES: list[tuple[re.Pattern[str], Any]] = [
         ),
         (r"(?i)(?<=\d)\s*(am|pm)\b", r" \\text{\1} "),
         (
-            r"(?<![A-Za-z\\])([A-Z])\s*(?=\([^()=]*,[^()=]*\)\s*(?:$|[,;.)\]}]|and\b|\\(?:text|\})))",
+            r"(?<![A-Za-z\\])(?!P\s*\(\s*[A-Z]\s*,\s*[A-Z]\s*\))([A-Z])\s*(?=\([^()=]*,[^()=]*\)\s*(?:$|[,;.)\]}]|and\b|\\(?:text|\})))",
             r"\1 = ",
         ),  # `P(1, 2)`
         (r"(?:\bdegrees?|\\degree)\s+(C|F)(?:elsius|ahrenheit)\b", r"\\degree \1"),
