@@ -75,6 +75,11 @@ def run(command: Callable[[list[str]], int], arguments: list[str]) -> int:
         ("strands-sglang gateway --context-length 0", "at least 1, got '0'"),
         ("strands-sglang doctor tinyy", "did you mean 'tiny'"),
         ("strands-env evl arithmetic", "unknown 'evl' (did you mean 'eval'?); choose one of eval, compare"),
+        (
+            "strands-env eval arithmetic --record run.rec",
+            "--record is gone: give the model a strands_sglang.backends.Rec",
+        ),
+        ("strands-env replay run.rec", "strands-env replay is now: strands_sglang.backends.ReplayBackend"),
         ("strands-env eval arithmetic -n 0", "whole number of at least 1, got '0'"),
         ("strands-env eval arithmetic -c many", "got 'many'"),
         ("strands-env eval arithmetic --sampling [1]", "a file with one"),

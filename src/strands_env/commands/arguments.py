@@ -5,7 +5,15 @@ from __future__ import annotations
 import argparse
 
 from strands_env.options import GROUPS, OPTIONS, SAMPLING, add_options, seed
-from strands_sglang.command_line import AddArguments, add_server, json_object, non_negative, number, positive
+from strands_sglang.command_line import (
+    AddArguments,
+    add_former,
+    add_server,
+    json_object,
+    non_negative,
+    number,
+    positive,
+)
 
 
 def add_eval(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +28,7 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
         groups["model"].add_argument(f"--{name.replace('_', '-')}", **about)
     run = groups["run"]
     run.add_argument("--resume", action="store_true", help="continue what is in the output folder, if anything is")
+    add_former(run, "--record", "give the model a strands_sglang.backends.RecordingBackend (docs/backends.md)")
     _add_display(run)
 
 
