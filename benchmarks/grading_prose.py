@@ -31,7 +31,7 @@ def sums(rng: random.Random) -> Case:
             !@n does not have @d @t left. | !@n has @d or @o @t left. | !There are fewer than @d left. | !@n has @d times @b @t left.
             !I cannot say whether it is @d. | !@d - @b = @o | !@n needs @d more to have @s."""
         ask = f"{name} has {a} {thing} and gives away {b} of the {thing}. How many {thing} does {name} have left?"
-        return Case(str(a - b), forms(right, **values), forms(wrong, **values), (a, b, "-"), ask)
+        return Case(str(a - b), forms(right, **values), forms(wrong, **values), a - b, ask)
     right = r"""!@a + @b = @s | !@a and @b make @s. | !@n has @a + @b = @s @t. | !The total comes to @s @t. | !Altogether there are @s @t.
         !In total, @n has @s @t. | !@s in all. | !Adding @b to @a gives @s. | !@n has @s @t now, since @b were added. | !@a plus @b equals @s!
         !@a @t + @b @t = @s @t. | !@n had @a, got @b more, and now has @s @t. | !Answer: @s¶Confidence: 90% | !It is @s, not @x."""
@@ -39,7 +39,7 @@ def sums(rng: random.Random) -> Case:
         !Answer: @x¶Confidence: 90% | !@s would be too many. | !Either @s or @x. | !The total comes to @x @t. | !@a and @b make @p."""
     ask = f"{name} has {a} {thing} and gets {b} more {thing}. How many {thing} does {name} have in total?"
     both = [each.replace("¶", "\n") for each in forms(right, **values)], [each.replace("¶", "\n") for each in forms(wrong, **values)]
-    return Case(str(a + b), *both, (a, b, "+"), ask)
+    return Case(str(a + b), *both, a + b, ask)
 
 
 @family
@@ -54,7 +54,7 @@ def prices(rng: random.Random) -> Case:
         right = right.replace("!@c@a.50 + @c@b.50 = @c@s + @c1 - @c1 = @c@s | ", "")
         wrong = """!@c@a + @c@b = @c@o | !The total is @c@o. | !It costs @c@s and @c@b, so @c@o altogether. | !Total: @c@o.00 | !The total is not @c@s.
             !The total is @c@s or @c@o. | !The bill is over @c@s. | !@c@a+@c@b=@c@o"""
-        return Case(str(one + two), forms(right, **values), forms(wrong, **values), (one, two, sign), "How much do they pay in total?")
+        return Case(str(one + two), forms(right, **values), forms(wrong, **values), one + two, "How much do they pay in total?")
     if kind == 1:
         top, bottom, percent, rest = rng.choice([(1, 2, 50, 25), (1, 4, 25, 75), (3, 4, 75, 25), (1, 5, 20, 80), (2, 5, 40, 60), (3, 5, 60, 40)])
         values = {"f": f"{top}/{bottom}", "p": percent, "q": rest, "d": str(percent / 100), "g": f"{bottom - top}/{bottom + 1}"}
@@ -85,7 +85,7 @@ def afterwords(rng: random.Random) -> Case:
         !@s. This is wrong. | !@s. I take that back. | !@s is what I got first, but that is wrong. | !@s. On second thought, @o. | !@s. That can't be right. | !@s. My answer is incorrect. | !@s. Actually, it is @o. | !@s. Scratch that. It is @o.
         !@z. | !@z. A common mistake is to say @n. | !@z. Many people answer @n. | !@z. For @k players the answer is @n. | !@z. If there were @k more, it would be @n. | !@s. Please ignore that, I misread the question."""
     both = [each.replace("¶", "\n") for each in forms(right, **values)], [each.replace("¶", "\n") for each in forms(wrong, **values)]
-    return Case(str(number), *both, (number, said), "How many are needed?")
+    return Case(str(number), *both, number, "How many are needed?")
 
 
 @family

@@ -1245,6 +1245,17 @@ Given $x<0$, simplify. | -x | \boxed{|x|} | 1
 ? | 5 | \boxed{5} ✅ | 1
 ? | 5 | sqrt(\boxed{5}) | 0
 ? | 5 | It is greater than \boxed{5}. | 0
+Find $\int kx\,dx$. | \frac{kx^2}{2}+C | \boxed{kx^2+C} | 0
+Find $\int kx\,dx$. | \frac{kx^2}{2}+C | \boxed{\frac{kx^2}{2}+K} | 1
+Solve $\frac{dy}{dx}=ky$, where $k$ is a constant. | y=Ce^{kx} | \boxed{y=Ae^{kx}} | 1
+Solve $\frac{dy}{dx}=ky$, where $k$ is a constant. | y=Ce^{kx} | \boxed{y=Ae^{2kx}} | 0
+Find the antiderivative of x, where C is the constant. | \frac{x^2}{2}+C | \boxed{\frac{x^2}{2}+C} | 1
+Evaluate $\int_0^x (t+k)\,dt$. | kx+\frac{x^2}{2} | \boxed{kx+x^2} | 0
+Evaluate $\int_0^x ct\,dt$. | \frac{c}{2}x^2 | \boxed{cx^2} | 0
+Complete the square | x^2+c | \boxed{x^2+c+1} | 0
+Find the energy by integration of F = kx from 0 to A. | \frac{1}{2}kA^2 | \boxed{\frac12 kB^2} | 0
+Find the energy by integration of F = kx from 0 to A. | \frac{1}{2}kA^2 | \boxed{kA^2} | 0
+Find the work as an integral of kx. | \frac12kx^2 | \boxed{kx^2} | 0
 """
 """The same of formulas: which are equal, of which letters, and on what that rests."""
 

@@ -238,6 +238,7 @@ _CALCULUS = re.compile(
     r"(?i)\\int(?![A-Za-z])|∫|\b(?:integra(?:l|te|tion)|anti-?derivatives?|primitives?|differential\s+equation|O\.?D\.?E)\b"
     r"|\bd[a-z]\s*/\s*d[a-z]\b|\\frac\s*\{\s*d\^?\d?\s*[a-z]\s*\}\s*\{\s*d|[a-z]''|\b[yfgux]'\s*(?:\([a-z]\))?\s*[-+=]|\\dot"
 )
+_DEFINITE = re.compile(r"(?i)\\int\s*(?:\\limits)?\s*_|∫_|\bdefinite\b|\bfrom\b.*\bto\b")
 _PLUS_C = re.compile(r"[-+]\s*C(?:_\{?\d\}?)?\s*[.$]*\s*$|\b[Cc]_\{?[12]\}?")
 """An expected answer with a constant of integration."""
 _MENTIONED = re.compile(r"(?<![A-Za-z\\])([A-Za-z](?:_\d)?)(?![A-Za-z'’])(?!\s[a-z]{2})")
@@ -257,6 +258,14 @@ _BOUND = re.compile(
     r"(?:(?<![\w.^}])(-?\d+(?:\.\d+)?)\s*(<|\\leq?(?![a-z])|≤)\s*)?"
     rf"{_LETTERS}\s*(<|>|\\(?:leq?|geq?)(?![a-z])|≤|≥)\s*(-?\d+(?:\.\d+)?)(?![\w^\\]|\.\d)"
 )
+
+
+def _mentioned(text: str) -> list[str]:
+    """The letters of a question's formulas, but not a `C` that it calls a constant."""
+    if "constant" in text:
+        text = re.sub(r"\b[Cc](?:_\d)?\b", " ", text)
+    products = re.findall(r"(?<![A-Za-z\\])[A-Zb-df-hj-np-tv-z]{2,5}(?![A-Za-z])", text)  # `kx`, which is no word
+    return [*_MENTIONED.findall(text), *"".join(products)]
 
 
 def _stated(text: str) -> dict[str, Letter]:
@@ -314,7 +323,8 @@ class Question:
         self.nouns = own | (others - {canonical(word) for word in MULTIPLIERS}) | {canonical(word) for word in COUNTED}
         self.is_about_matrices = re.search(r"(?i)\bmatri(?:x|ces)\b", text) is not None
         self._is_known = re.search(r"[^\W\d_]{2}", text) is not None
-        has_constants = _CALCULUS.search(f"{text} {gold}") is not None or _PLUS_C.search(gold) is not None
+        has_constants = _CALCULUS.search(f"{text} {gold}") is not None and not _DEFINITE.search(f"{text} {gold}")
+        has_constants |= _PLUS_C.search(gold) is not None
         text = _MARKUP.sub("", text)
         named = [(found[0], found[found.lastindex or 0].lower()) for found in _BASE.finditer(text)]
         named = [(text, int(name) if name.isdigit() else _BASES.get(name, 0)) for text, name in named]
@@ -326,9 +336,7 @@ class Question:
         self._rank = "ordinal" if _RANK.search(text) else "cardinal"
         self.terms = Terms(
             letters=_stated(f"{text} ; {gold}"),
-            mentioned=frozenset(
-                _MENTIONED.findall(re.sub(r"\b[CcKk](?:_\d)?\b", " ", text) if "constant" in text else text)
-            ),
+            mentioned=frozenset(_mentioned(text)),
             asks_year=re.search(r"(?i)\byear\b", text) is not None,
             has_constants=has_constants,
         )

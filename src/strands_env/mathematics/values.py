@@ -98,6 +98,8 @@ def _constants(one: Any, other: Any) -> tuple[list[Any], list[Any]] | None:
         [each for each in group if _CONSTANT.fullmatch(each.name) and each.name not in known.mentioned]
         for group in names
     ]
+    # Beside a `C`, other letters are none.
+    both = [[each for each in group if each.name[0] in "Cc"] or group for group in both]
     variables = [one.free_symbols - {*both[0]}, other.free_symbols - {*both[1]}]
     return (both[0], both[1]) if all(both) and variables[0] == variables[1] and variables[0] else None
 
