@@ -101,7 +101,8 @@ def _constants(one: Any, other: Any) -> tuple[list[Any], list[Any]] | None:
     # Beside a `C`, other letters are none.
     both = [[each for each in group if each.name[0] in "Cc"] or group for group in both]
     variables = [one.free_symbols - {*both[0]}, other.free_symbols - {*both[1]}]
-    return (both[0], both[1]) if all(both) and variables[0] == variables[1] and variables[0] else None
+    are_functions = variables[0] == variables[1] and any(each.name[0].islower() for each in variables[0])
+    return (both[0], both[1]) if all(both) and are_functions else None
 
 
 def _same_family(one: Any, other: Any, constants: Sequence[Any], others: Sequence[Any]) -> bool | None:
