@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Complain and exit with `Exit.USAGE`."""
-        from strands_sglang.exceptions import did_you_mean  # brings the SDK, which help does without
+        from strands_sglang.hints import did_you_mean
 
         if match := re.match(r"unrecognized arguments: --([^\s=]*)", message):
             options = [option[2:] for option in self._option_string_actions if option.startswith("--")]
@@ -282,7 +282,7 @@ def what_to_install(error: ImportError) -> str | None:
     package = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or package not in _EXTRA_OF:
         return None
-    from strands_sglang.exceptions import install_command  # brings the SDK, which help does without
+    from strands_sglang.hints import install_command
 
     return f"the package {package!r} is not installed; install it with: {install_command(_EXTRA_OF[package])}"
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
 from strands_env.commands import cli as env_cli
 from strands_env.commands.arguments import COMMANDS, FORMER_COMMANDS
 from strands_sglang import __main__ as cli
+from strands_sglang.backends.engine.loader import default_model_path
+from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
 
 
 @pytest.fixture
@@ -102,7 +105,38 @@ def test_commands_that_take_long_say_what_they_do(tmp_path, capsys: pytest.Captu
 @pytest.mark.parametrize("option", ["--env", "--reward", ""])
 def test_check_looks_at_the_names_it_is_given_before_it_loads_a_tokenizer(option: str) -> None:
     arguments = ["check", "arithmetic", option, "nothing:here"] if option else ["check", "nothing:here"]
-    code = f"import sys; from strands_env.commands.cli import main; main({arguments}); print('torch' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    found, loaded = loaded_by(*arguments)
     assert "there is no module 'nothing'" in found.stderr
-    assert found.stdout == "False\n"
+    assert "transformers" not in loaded
+
+
+def loaded_by(*arguments: str) -> tuple[subprocess.CompletedProcess[str], set[str]]:
+    """A command in a process of its own, and the modules that it loaded."""
+    code = f"import sys; from strands_env.commands.cli import main; main({[*arguments]}); print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return found, set(found.stdout.splitlines()[-1].split())
+
+
+@pytest.fixture
+def saved_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A run, and in the cache a tokenizer where that of the default model is expected."""
+    monkeypatch.setenv("STRANDS_ROLLOUT_CACHE", str(tmp_path))
+    make_tiny_tokenizer().save_pretrained(default_model_path())
+    (default_model_path() / "config.json").write_text('{"model_type": "llama"}')
+    run = tmp_path / "run"
+    assert env_cli.main(["eval", "arithmetic", "--backend", "scripted", "--limit", "2", "-o", str(run), "-q"]) == 0
+    capsys.readouterr()
+    return run
+
+
+def test_commands_load_no_model_and_nothing_that_they_do_not_use(saved_run: Path) -> None:
+    models = {"torch", "datasets", "sympy", "transformers.modeling_utils", "transformers.configuration_utils"}
+    for *arguments, absent in (
+        ("report", str(saved_run), {*models, "transformers", "aiohttp", "strands_env.eval.run.evaluator"}),
+        ("health", str(saved_run), {*models, "transformers", "aiohttp", "strands_env.eval.run.evaluator"}),
+        ("check", "--env", "strands_env.environments:CalculatorEnv", models),
+    ):
+        tokenizer = [] if arguments[0] == "check" else ["--tokenizer", "smollm2"]
+        found, loaded = loaded_by(*arguments, *tokenizer)
+        assert "Traceback" not in found.stderr, found.stderr
+        assert ("tokenizers" in loaded, sorted(absent & loaded)) == (True, []), arguments

@@ -32,6 +32,7 @@ LIGHT_ENGINE = ("generation", "own_models", "server", "smollm2", "templates", "t
 # Bottom first. A module belongs to the unit that its first name below the package names ("trajectory" for
 # strands_sglang.trajectory.forest); a unit may import units of its own and of lower layers, in no circle.
 SGLANG_LAYERS = [
+    ["hints"],
     ["cache", "compat", "exceptions", "fast_paths", "lines", "secret_names"],
     ["command_line"],
     ["template", "tool_parsers", "trajectory", "tool_limiter"],
@@ -60,7 +61,7 @@ ENV_LAYERS = [
 ]
 ENV_STRANGERS = ("eval", "training", "distributed")
 LAYERS = {"strands_sglang": SGLANG_LAYERS, "strands_env": ENV_LAYERS}
-PURE = ["cache", "compat", "exceptions", "fast_paths", "template", "tool_parsers", "trajectory"]
+PURE = ["cache", "compat", "exceptions", "fast_paths", "hints", "template", "tool_parsers", "trajectory"]
 
 
 @functools.cache

@@ -91,7 +91,7 @@ def _python() -> Iterator[Finding]:
 
 
 def _package() -> Iterator[Finding]:
-    from strands_sglang.exceptions import DISTRIBUTION  # loads the SDK, after the first line
+    from strands_sglang.hints import DISTRIBUTION
 
     found = f"{DISTRIBUTION} {metadata.version(DISTRIBUTION)}, strands-agents {metadata.version('strands-agents')}"
     both = [name for name in ("strands-sglang", "strands-env") if _version(name) is not None]
@@ -103,7 +103,7 @@ def _package() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    from strands_sglang.exceptions import DISTRIBUTION, install_command
+    from strands_sglang.hints import DISTRIBUTION, install_command
 
     wanted: dict[str, list[str]] = {}
     for extra, name in _requirements(DISTRIBUTION):

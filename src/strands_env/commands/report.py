@@ -16,17 +16,15 @@ def run(args: argparse.Namespace) -> int:
     is_verified = args.verify or any(value is not None for value in (args.server, args.model, args.max_kl))
     with announce(f"reading {args.run}", quiet=args.json or args.text or is_verified or args.sample is not None):
         # After the first line, for this takes time.
-        from strands_env.commands.report_text import show_run, show_samples, verify
+        if is_verified or args.text or args.sample is not None:
+            from strands_env.commands.report_text import show_run, show_samples, verify
+
+            show_text = verify if is_verified else show_run if args.sample is None else show_samples
+            return show_text(args)
         from strands_env.eval.saved import SavedRun
         from strands_env.report import write_report
         from strands_env.report.training import is_slime_log, runs_in, write_training
 
-        if is_verified:
-            return verify(args)
-        if args.sample is not None:
-            return show_samples(args)
-        if args.text:
-            return show_run(args)
         source, saved, reason = Path(args.run), None, None
         is_training = is_slime_log(source)
         if not is_training:

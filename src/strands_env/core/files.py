@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from strands_sglang.exceptions import install_command
+from strands_sglang.hints import install_command
 
 
 @contextmanager

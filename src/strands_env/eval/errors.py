@@ -22,7 +22,7 @@ from errno import ENOENT
 from pathlib import Path
 from typing import Self
 
-from strands_sglang.exceptions import did_you_mean
+from strands_sglang.hints import did_you_mean
 
 
 class EvalError(Exception):

@@ -15,7 +15,7 @@ import numpy as np
 
 from strands_env.core import Outcome, TerminationReason
 from strands_env.eval.drift import DriftKind, find_drift
-from strands_env.eval.errors import EvalError
+from strands_env.eval.errors import EvalError, StoreError
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader
@@ -23,7 +23,6 @@ from strands_env.report.training import is_slime_log, slime_rows
 from strands_env.rewards.turns import turns_of
 from strands_env.training import load_samples, samples_from_step
 from strands_env.training.sample import TrainingSample
-from strands_sglang.gateway.state import is_state_log
 from strands_sglang.trajectory import Role
 
 LOOP = 4
@@ -335,22 +334,26 @@ def read_rows(path: str | Path, tokenizer: str | None = None) -> list[HealthRow]
             return rows_of_sessions(data.get("sessions", [data]) if isinstance(data, dict) else data)
         if is_slime_log(source):
             return rows_of_steps(slime_rows(source))
-        is_log = is_state_log(source)
     except (ValueError, LookupError, TypeError, AttributeError, OSError, OverflowError, RecursionError) as error:
         kinds = {".parquet": "exported samples", ".json": "a gateway's GET /sessions or the trajectories of a session"}
         expected, why = kinds.get(source.suffix, "slime's log"), f"{type(error).__name__}: {error}"
         raise EvalError(f"{str(path)!r} holds no rollouts: expected {expected} ({why})") from error
-    if is_log:
+    known = SavedRun.of(source, must_exist=True).tokenizer(tokenizer).tokenizer
+    rows = []
+    try:
+        with ResultReader(source) as reader:
+            for entry in reader.entries:
+                sample = reader.read(entry, with_tokens=True)
+                paths = sample.step_result.recorded_trajectories if known is not None else ()
+                spans = [span for each in paths for span in find_drift(each.token_ids, known)]
+                rows.append(row_of(sample, [span.kind for span in spans] if paths else None))
+    except (StoreError, ValueError) as error:
+        from strands_sglang.gateway.state import is_state_log  # loads the gateway
+
+        if not is_state_log(source):
+            raise
         raise EvalError(
             f"{str(path)!r} is the state log of a gateway's session, which only the gateway reads: give what the "
             "gateway answers, `curl URL/sessions > sessions.json` or `curl URL/sessions/ID/trajectories > rows.json`"
-        )
-    known = SavedRun.of(source, must_exist=True).tokenizer(tokenizer).tokenizer
-    rows = []
-    with ResultReader(source) as reader:
-        for entry in reader.entries:
-            sample = reader.read(entry, with_tokens=True)
-            paths = sample.step_result.recorded_trajectories if known is not None else ()
-            spans = [span for each in paths for span in find_drift(each.token_ids, known)]
-            rows.append(row_of(sample, [span.kind for span in spans] if paths else None))
+        ) from error
     return rows

@@ -208,16 +208,19 @@ def load_tokenizer(name: str, **options: Any) -> Any:
         return make_tiny_tokenizer() if name == "tiny" else make_tiny_vision_model().tokenizer
     check_model_name(name)
     try:
+        if is_own_model(name):
+            # AutoTokenizer loads torch to ask for the class; the folder is ours, so it is known.
+            from transformers import PreTrainedTokenizerFast
+
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(load_default_model(), **options)
+            tokenizer.chat_template = CHAT_TEMPLATE  # the folder may be older than the template
+            return tokenizer
         from transformers import AutoTokenizer
     except ImportError as error:
         raise ImportError(
             f"the tokenizer {name!r} needs transformers, which is not installed: "
             f"{install_command('hf')} (or the extra 'local')"
         ) from error
-    if is_own_model(name):
-        tokenizer = AutoTokenizer.from_pretrained(load_default_model(), **options)
-        tokenizer.chat_template = CHAT_TEMPLATE  # the folder may be older than the template
-        return tokenizer
     try:
         if only_from_cache(name):
             options.setdefault("local_files_only", True)
