@@ -1,6 +1,6 @@
 """Costs of whole rollouts beside strands-sglang: an agent, an `Environment`, and through slime.
 
-    python -m benchmarks.rollouts [--passes 5] [--sizes 3k 36k 90k] [--arms ours upstream]
+    python -m benchmarks.rollouts [--passes 5] [--sizes 3k 36k 90k] [--arms sdk floor ours upstream]
     python -m benchmarks.rollouts --arms environment --without all pieces flat_loop   # what each fast path saves
 
 Agents of the Strands SDK run against a scripted server in a process of its own. Each arm is a process, too, and has
@@ -8,6 +8,9 @@ loaded the tokenizer with transformers, as training and evaluation do: the garba
 All arms run in one environment, with the same Python and packages: that of strands-sglang, made on the first run under
 `.cache`; ours come first on its path. What a rollout makes for itself, agent and model included, is part of its cost.
 
+- `sdk`: an `Agent` whose model answers at once, without a server: the SDK's own loop;
+- `floor`: an `Agent` with the least that a provider can do: it encodes the new text, sends the ids, parses the answer
+  and keeps what came, with no check, template, retry or second thought;
 - `ours`: an `Agent` with `SGLangModel`;
 - `environment`: a whole rollout of an `Environment` with `SGLangModel`, token observation and trajectories included;
 - `slime`: the same rollouts through `strands_env.training.slime.generate`, filled samples included;
@@ -17,7 +20,8 @@ All arms run in one environment, with the same Python and packages: that of stra
 
 Every pass runs all arms of a size one after the other; the order changes from pass to pass, so that a slow minute hits
 all of them. Figures are CPU milliseconds of the arm's process per turn, medians of the passes; ratios are medians of
-the ratios within a pass.
+the ratios within a pass. A provider is what an arm takes beyond `sdk`: `provider_over_floor` and
+`provider_over_upstream` are ratios of these differences.
 """
 
 from __future__ import annotations
@@ -33,12 +37,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
+import orjson
 from benchmarks.shape import arguments, environment_of, median, newer_python, print_figures
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,12 +53,14 @@ REPLY_TOKENS = 100
 MOST_NEW_TOKENS = 4096  # `max_new_tokens` is this and the number of turns, by which the server knows the last one
 SIZES = {"3k": (3_000, 10, 50), "36k": (36_000, 40, 10), "90k": (90_000, 100, 4)}
 """Tokens of a trajectory, turns, agents at a time."""
-ARMS = ("ours", "upstream", "environment", "slime")
+ARMS = ("sdk", "floor", "ours", "upstream", "environment", "slime")
 RATIOS = (
-    ("environment_over_upstream", "environment", "upstream"),
-    ("slime_over_environment", "slime", "environment"),
+    ("provider_over_floor", "ours", "floor", "sdk"),
+    ("provider_over_upstream", "ours", "upstream", "sdk"),
+    ("environment_over_upstream", "environment", "upstream", None),
+    ("slime_over_environment", "slime", "environment", None),
 )
-"""Name of a ratio, its arm and the arm below."""
+"""Name of a ratio, its arm and the arm below, and the arm that is subtracted from both."""
 UPSTREAM = {True: "0.6.2", False: "0.4.3"}  # whether there is a Python of at least 3.12
 WORDS = "the search found several pages about rivers lakes mountains weather trains cities and their history"
 TOOL = {
@@ -69,6 +77,8 @@ TOOL = {
 MARK = " dragon"  # in calls only: the server counts turns by it
 QUERY = f"rivers and lakes near the{MARK}"
 CALL = f'<tool_call>\n{{"name": "search", "arguments": {{"query": "{QUERY}"}}}}\n</tool_call>'
+LAST = "That is all."
+JSON_HEADERS = {"Content-Type": "application/json"}
 SYSTEM, QUESTION = "You are a librarian. Use the search tool.", "Which of the lakes is the deepest?"
 
 
@@ -76,6 +86,13 @@ def words(count: int, seed: int) -> str:
     """About `count` tokens of text."""
     choose = random.Random(seed)
     return " ".join(choose.choices(WORDS.split(), k=count))
+
+
+def reply_ids(tokenizer: Any, text: str) -> list[int]:
+    """The ids of a reply of the usual length that ends with this text."""
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    filler = tokenizer.encode(words(200, 2), add_special_tokens=False).ids
+    return [*filler[: REPLY_TOKENS - len(ids)], *ids]
 
 
 # ---- arms ------------------------------------------------------------------------------------------------------------
@@ -99,6 +116,81 @@ def agent_of(model: Any, tool: Any) -> Any:
 
     manager = NullConversationManager()  # the default one cuts the history to 40 messages
     return Agent(model=model, tools=[tool], system_prompt=SYSTEM, callback_handler=None, conversation_manager=manager)
+
+
+def least_model(url: str | None, session: Any, tokenizer: Any, room: int) -> Any:
+    """The least that a provider can do; without an address, the server's script, and no tokens.
+
+    It knows this template, this tool and replies of this form, and takes every history for one that grows.
+    """
+    from strands.models import Model
+
+    encoder, turns = tokenizer.backend_tokenizer, room - MOST_NEW_TOKENS
+    opening = f"<|im_start|>system\n{SYSTEM}\n\n# Tools\n\n<tools>\n{json.dumps(TOOL)}\n</tools><|im_end|>\n"
+    params = {"max_new_tokens": room, "skip_special_tokens": False}
+    fields = orjson.dumps({"sampling_params": params, "return_logprob": True, "logprob_start_len": -1})[:-1]
+    script = [encoder.decode(reply_ids(encoder, text), skip_special_tokens=False) for text in (CALL, LAST)]
+
+    class LeastModel(Model):
+        def __init__(self) -> None:
+            self.token_manager: list[int] = []
+            self.logprobs: list[float | None] = []
+            self.prompt, self.calls = b"", 0
+
+        def update_config(self, **config: Any) -> None:
+            raise NotImplementedError
+
+        def get_config(self) -> Any:
+            return {}
+
+        def structured_output(self, *args: Any, **options: Any) -> Any:
+            raise NotImplementedError
+
+        async def count_tokens(self, *args: Any, **options: Any) -> int:
+            return 0
+
+        def keep(self, ids: list[int], logprobs: list[float | None]) -> None:
+            self.token_manager += ids
+            self.logprobs += logprobs
+            self.prompt += b",%b" % orjson.dumps(ids)[1:-1]
+
+        async def answer(self, messages: Any) -> str:
+            texts = [] if self.token_manager else [opening]
+            for block in messages[-1]["content"]:
+                if "text" in block:
+                    texts.append(f"<|im_start|>user\n{block['text']}<|im_end|>\n")
+                else:
+                    shown = "".join(part["text"] for part in block["toolResult"]["content"])
+                    texts.append(f"\n<|im_start|>user\n<tool_response>\n{shown}\n</tool_response><|im_end|>\n")
+            text = "".join(texts) + "<|im_start|>assistant\n"
+            new = encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids
+            self.keep(new, [None] * len(new))
+            body = b'%b,"input_ids":[%b]}' % (fields, self.prompt[1:])
+            async with session.post(f"{url}/generate", data=body, headers=JSON_HEADERS) as response:
+                answered = orjson.loads(await response.read())
+            ids, meta = answered["output_ids"], answered["meta_info"]
+            self.keep(ids, [entry[0] for entry in meta["output_token_logprobs"]])
+            return str(encoder.decode(ids[:-1], skip_special_tokens=False))
+
+        async def stream(self, messages: Any, *args: Any, **options: Any) -> Any:
+            self.calls += 1
+            text = script[self.calls == turns] if url is None else await self.answer(messages)
+            shown, opened, call = text.partition("<tool_call>")
+            yield {"messageStart": {"role": "assistant"}}
+            if shown := shown.strip():
+                yield {"contentBlockDelta": {"delta": {"text": shown}}}
+                yield {"contentBlockStop": {}}
+            if opened:
+                made = json.loads(call.partition("</tool_call>")[0])
+                use = {"toolUseId": f"call{self.calls:05d}", "name": made["name"]}
+                yield {"contentBlockStart": {"start": {"toolUse": use}}}
+                yield {"contentBlockDelta": {"delta": {"toolUse": {"input": json.dumps(made["arguments"])}}}}
+                yield {"contentBlockStop": {}}
+            yield {"messageStop": {"stopReason": "tool_use" if opened else "end_turn"}}
+            usage = {"inputTokens": len(self.token_manager), "outputTokens": 0, "totalTokens": len(self.token_manager)}
+            yield {"metadata": {"usage": usage, "metrics": {"latencyMs": 0}}}
+
+    return LeastModel()
 
 
 def library(result: str) -> type:
@@ -172,7 +264,8 @@ async def run_size(arm: str, order: dict[str, Any], tokenizer: Any) -> float:
     tokens, turns, agents = order["tokens"], order["turns"], order["agents"]
     url, room = order["url"], MOST_NEW_TOKENS + turns
     result = result_of(tokens, turns)
-    client = SGLangClient(base_url=url)
+    client, exits = SGLangClient(base_url=url), AsyncExitStack()
+    exits.push_async_callback(client.close)
     started = time.process_time()
     if arm == "slime":
         samples = await slime_rollouts(url, order["folder"], agents, result, tokens, turns)
@@ -188,15 +281,19 @@ async def run_size(arm: str, order: dict[str, Any], tokenizer: Any) -> float:
         length = len(results[0].observation.tokens.token_ids)
     else:
         params = {"max_new_tokens": room}
-        models = [SGLangModel(client=client, tokenizer=tokenizer, sampling_params=params) for _ in range(agents)]
+        if arm in ("sdk", "floor"):
+            session = await exits.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
+            models = [least_model(url if arm == "floor" else None, session, tokenizer, room) for _ in range(agents)]
+        else:
+            models = [SGLangModel(client=client, tokenizer=tokenizer, sampling_params=params) for _ in range(agents)]
         made = [agent_of(each, search_tool(result)) for each in models]
         await asyncio.gather(*(each.invoke_async(QUESTION) for each in made))
         spent = time.process_time() - started
         taken = [replies(each.messages) for each in made]
         length = len(getattr(models[0], "rollout", None) or models[0].token_manager)
-    await client.close()
+    await exits.aclose()
     assert taken == [turns] * agents, f"{arm}: turns {sorted(set(taken))}, expected {turns}"
-    assert abs(length - tokens) < 0.1 * tokens, f"{arm}: {length} tokens, expected {tokens}"
+    assert arm == "sdk" or abs(length - tokens) < 0.1 * tokens, f"{arm}: {length} tokens, expected {tokens}"
     return 1000 * spent / (turns * agents)
 
 
@@ -226,9 +323,7 @@ def serve(folder: str) -> None:
 
     def reply(text: str) -> bytes:
         """The answer of a turn, without what differs from request to request."""
-        ids = tokenizer.encode(text, add_special_tokens=False).ids
-        filler = tokenizer.encode(words(200, 2), add_special_tokens=False).ids
-        ids = [*filler[: REPLY_TOKENS - len(ids)], *ids]
+        ids = reply_ids(tokenizer, text)
         entries = [[-choose.expovariate(2.0), token, None] for token in ids]
         meta = {
             "finish_reason": {"type": "stop", "matched": ids[-1]},
@@ -244,7 +339,7 @@ def serve(folder: str) -> None:
         return json.dumps(answer, separators=(",", ":")).encode()[:-2]
 
     (mark,) = tokenizer.encode(MARK, add_special_tokens=False).ids
-    call, last = reply(CALL + "<|im_end|>"), reply("That is all.<|im_end|>")
+    call, last = reply(CALL + "<|im_end|>"), reply(f"{LAST}<|im_end|>")
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -309,7 +404,9 @@ def upstream_python() -> tuple[str | None, str]:
     from importlib.metadata import version as installed
 
     version = UPSTREAM[newer_python() is not None]
-    python, reason = environment_of(f"strands-sglang=={version}", f"strands-agents=={installed('strands-agents')}")
+    python, reason = environment_of(
+        f"strands-sglang=={version}", f"strands-agents=={installed('strands-agents')}", "orjson", "prometheus-client"
+    )
     return python, version if python else reason
 
 
@@ -403,9 +500,10 @@ def summary(passes: list[dict[str, float]]) -> dict[str, Any]:
     """Medians of the passes, and of the ratios within each."""
     arms = sorted(passes[0], key=lambda arm: (ARMS.index(arm) if arm in ARMS else len(ARMS), arm))
     figures: dict[str, Any] = {arm: median(each[arm] for each in passes) for arm in arms}
-    for name, arm, other in RATIOS:
-        if arm in arms and other in arms:
-            figures[name] = median(each[arm] / each[other] for each in passes)
+    for name, arm, other, base in RATIOS:
+        if {arm, other, base or other} <= set(arms):
+            taken = [(each[arm], each[other], 0.0 if base is None else each[base]) for each in passes]
+            figures[name] = median((above - less) / (below - less) for above, below, less in taken)
     saved = [arm for arm in arms if arm not in ARMS and "environment" in arms]
     if saved:
         figures["saves"] = {arm: median((1 - each["environment"] / each[arm] for each in passes), 3) for arm in saved}
