@@ -1076,6 +1076,12 @@ Expand. | x^2+k | \boxed{x^2+k+1} | 0
 ? | \lfloor \frac{n}{2}\rfloor | \boxed{\frac{2n-1+(-1)^n}{4}} | 1
 ? | \lfloor \frac{n}{2}\rfloor | \boxed{\frac{n}{2}} | 0
 ? | \lfloor x\rfloor | \boxed{x} | 0
+? | \lceil x\rceil | \boxed{\lfloor x\rfloor+1} | 0
+? | \lceil x\rceil | \boxed{-\lfloor -x\rfloor} | 1
+? | \lfloor\frac{x+y}{3}\rfloor | \boxed{\lceil\frac{x+y}{3}\rceil-1} | 0
+For positive x | \lceil\sqrt{x}\rceil | \boxed{\lfloor\sqrt{x}\rfloor+1} | 0
+? | \gcd(a,b) | \boxed{\gcd(b,a)} | 1
+? | \gcd(a,b) | \boxed{\gcd(b,c)} | 0
 ? | \lceil \frac{n}{2}\rceil | \boxed{\lfloor\frac{n+1}{2}\rfloor} | 1
 ? | \lfloor\frac{x}{1000}\rfloor | \boxed{0} | 0
 ? | |x-10^9| | \boxed{10^9-x} | 0

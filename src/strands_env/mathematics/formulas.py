@@ -232,8 +232,12 @@ class Samples:
         return value
 
     def _turns(self) -> list[dict[Any, Any]]:
-        """Points on both sides of every place where an absolute value, a root or a logarithm changes its case."""
+        """Points on both sides of every place where an absolute value, a root or a logarithm changes its case.
+
+        And points at which a rounded number is whole: only there `floor(x) + 1` is not `ceiling(x)`.
+        """
         inner: list[Any] = []
+        steps = [part.args[0] for part in sympy.Tuple(self._one, self._other).atoms(sympy.floor, sympy.ceiling)]
         for part in sympy.preorder_traversal(sympy.Tuple(self._one, self._other)):
             if isinstance(part, sympy.Abs | sympy.sign | sympy.log):
                 argument = part.args[0].args[0] if isinstance(part.args[0], sympy.Abs) else part.args[0]
@@ -244,10 +248,11 @@ class Samples:
                 inner.append(part.base)
         found: list[dict[Any, Any]] = []
         base = next(self._points(), {})
-        for formula in list(dict.fromkeys(inner))[:8]:
+        for formula in list(dict.fromkeys([*inner[:8], *sorted(steps, key=str)[:4]])):
             for symbol in sorted(formula.free_symbols - self._complex, key=str)[:2]:
                 others = {each: value for each, value in base.items() if each != symbol}
-                for value in _between_roots(formula.xreplace(others), symbol):
+                find = _at_steps if formula in steps else _between_roots
+                for value in find(formula.xreplace(others), symbol):
                     value = sympy.floor(value) if symbol in self._whole else value
                     letter = self._stated.get(symbol.name, Letter())
                     is_low = letter.low is not None and value <= letter.low
@@ -360,6 +365,15 @@ def _of_both_signs(formula: Any, symbol: Any) -> list[Any]:
         if len(found) > 1:
             break
     return list(found.values())
+
+
+def _at_steps(formula: Any, symbol: Any) -> list[Any]:
+    """Points at which a linear formula is whole; of other formulas, squares, at which roots and powers are."""
+    polynomial = formula.as_poly(symbol)
+    if polynomial is None or polynomial.degree() != 1 or len(polynomial.gens) > 1:
+        return [Integer(4), Integer(9)]
+    slope, start = polynomial.all_coeffs()
+    return [(step - start) / slope for step in (-1, 2)]
 
 
 def _in_case(formula: Any, place: dict[Any, Any]) -> Any:

@@ -373,7 +373,9 @@ class ScalarReader:
         if isinstance(values[0], sympy.MatrixBase):
             return getattr(values[0], _OF_MATRICES[name])() if name in _OF_MATRICES else self._fail("of a matrix")
         known = _OF_FORMULAS | (_OF_NUMBERS if all(value.is_number for value in values) else {})
-        return known[name](*values) if name in known else Symbol(f"{name} {', '.join(map(str, values))}")
+        if name in known:
+            return known[name](*values)
+        return Symbol(f"{name} {', '.join((sorted if name in ('gcd', 'lcm') else list)(map(str, values)))}")
 
     def _named_thing(self, prefix: str) -> Any:
         r"""`\\angle ABC`, `\\overline{AB}`: the name of something."""
