@@ -200,6 +200,9 @@ FRAMES = {
         thought=("<|channel|>inner<|message|>", "<|end|>"),
         text=("<|channel|>outer<|message|>", "<|end|>"),
     ),
+    "a frame of the text that only reasoning brings": framed(
+        thought=("<|musing|>", "<|/musing|>"), text=("<|say|>", "<|/say|>"), text_alone=("", "")
+    ),
     "words that close reasoning": framed(
         prompt="My steps:\n", thought=("My steps:\n", "\n[BEGIN FINAL RESPONSE]\n"), text_alone=("", "")
     ),

@@ -16,7 +16,7 @@ from ..exceptions import TemplateError
 from .chat_messages import ChatMessage
 from .chat_template import REASONING_FIELDS
 from .control_tokens import pattern_of
-from .step import CALL_ID, Boundary, StepRenderer, common_prefix
+from .step import CALL_ID, Boundary, StepRenderer, common_prefix, first_token
 
 THOUGHT: Final = "Rsn7XQ"
 SAID: Final = "Said7XQ"
@@ -170,7 +170,8 @@ def _forms(step: StepRenderer, user: ChatMessage) -> Iterator[_Form]:
                 continue
         boundary, arguments = boundaries[count], [argument_of(number)["q"] for number in numbers]
         # An end of turn that the engine does not stop on is sampled as any other text.
-        is_sampled = boundary.closer != "" and boundary.closer not in step.vocabulary.stops
+        stops = step.vocabulary.stops
+        is_sampled = boundary.closer != "" and boundary.closer not in stops
         ends = [boundary.end] if is_sampled and count else [boundary.head, *([boundary.end] if is_sampled else [])]
         for following in (new, []):
             printed = (_try(step, [user, turn, *following], generate=False) or "").partition(_ASKED)[2]
@@ -182,7 +183,10 @@ def _forms(step: StepRenderer, user: ChatMessage) -> Iterator[_Form]:
                 continue
             first = min(found.values())
             parts = thought if thought in found else "", said if said in found else "", count
-            for tail in ends:
+            # Beside reasoning, a template may print more behind the text than the boundary has.
+            behind = printed[end:].partition(new[0]["content"])[0]
+            stop = first_token(behind, stops) if boundary.closer in stops else None
+            for tail in ends if stop is None else [behind[: stop[0]]]:
                 if printed.startswith(tail, end):
                     yield _Form(printed[:first], printed[first : end + len(tail)], *parts)
 
