@@ -21,6 +21,7 @@ from strands_env.core import Action, RewardResult, StepResult
 from strands_env.core.chat import after_reasoning
 from strands_env.rewards import LLMJudgeReward
 from strands_env.rewards.llm_judge_reward import wrap_in_tag
+from strands_env.sentences import Remark, is_negated, remarks
 from strands_sglang.exceptions import install_command
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Grading:
         It stands in the last line, after the label if there is one, and without a label in the first line too; a
         letter or a word in the middle of a sentence is no verdict. What the judge quotes is left out. Where another
         line has a verdict that pays less, one of the two may be a quotation that is not marked: there is no verdict.
+        There is none either where the text behind it takes it back, or ends a clause with a verdict that pays less.
         """
         names = {**{name: name for name in self.rewards}, **self.names}
         text = re.sub(r"[*`#\"']|__", "", _QUOTED.sub(_own_words, after_reasoning(judgment).strip())).strip()
@@ -91,7 +93,26 @@ class Grading:
         if len(asked) != 1:
             return None
         (own,) = asked
-        return None if any(self.rewards[one] < self.rewards[own] for each in found for one in each) else own
+        less = [name for name in names if self.rewards[names[name]] < self.rewards[own]]
+        if any(one in less for each in found for one in each):
+            return None
+        line = next(place for place in (len(found) - 1, 0) if own in found[place])
+        *_, stated = re.finditer(pattern, lines[line])
+        behind = "\n".join([lines[line][stated.end() :], *lines[line + 1 :]])
+        return None if self._is_taken_back(behind, own, less) else own
+
+    def _is_taken_back(self, behind: str, own: str, less: Sequence[str]) -> bool:
+        """Whether the text behind a verdict denies it or says another: `Sorry, B.`, not `I see no reason for B.`."""
+        if any(remark in (Remark.DENIED, Remark.CORRECTED) for remark, _ in remarks(behind)):
+            return True
+        flags = re.IGNORECASE if self.label else re.NOFLAG
+        other = re.compile(rf"(?<!\w)(?:{'|'.join(less) or '(?!)'})(?=\W*(?:[.:;!)]|\Z))", flags)
+        for clause in re.split(r"(?<=[.!?;])\s+|\n", behind):
+            said = other.search(clause)
+            # "The options were A, B and C." lists them.
+            if said and not is_negated(clause[: said.start()]) and not re.search(rf"(?<!\w){own}(?!\w)", clause):
+                return True
+        return False
 
 
 # Blocks, lines marked as quotations, texts in our tags, texts of several lines in quotation marks, and the line
