@@ -86,8 +86,17 @@ def plain(value: Any, where: str = "it", leaf: Callable[[Any], Any] | None = Non
     kind = type(value)
     if value is None or kind is bool or (kind is str and value.isascii()):  # most values, at a tenth of the cost
         return value
-    if kind is dict and all(type(name) is str and name.isascii() for name in value):
-        return {name: plain(item, f"{where}.{name}", leaf) for name, item in value.items()}
+    if kind is list and not value:
+        return []
+    if kind is dict:
+        items: dict[str, Any] = {}
+        for name, item in value.items():
+            if type(name) is not str or not name.isascii():
+                break
+            is_text = type(item) is str and item.isascii()
+            items[name] = item if is_text else plain(item, f"{where}.{name}", leaf)
+        else:
+            return items
     match value:
         case Enum():
             return plain(value.value, where, leaf)

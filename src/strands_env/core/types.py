@@ -87,8 +87,12 @@ _OF_ACTIONS = frozenset({"message", "prompt", "text", "task_context"})
 
 
 @lru_cache(maxsize=1024)
-def _warn_of_near_miss(name: str) -> None:
-    """Say once that a field was probably meant to be one of `TaskContext`."""
+def _check_name(owner: type, name: str) -> None:
+    """Refuse a further field that hides an attribute; say once that it was probably meant to be one of `TaskContext`."""
+    if hasattr(owner, name) and name not in _OLD_NAMES:
+        raise ValueError(f"a field {name!r} would hide {owner.__name__}.{name}: rename it")
+    if name in _OF_ACTIONS:
+        raise ValueError(f"the task has a field {name!r}, which means the prompt on an Action: rename it")
     for meant in difflib.get_close_matches(name, TaskContext.model_fields, n=1, cutoff=0.85):  # not `idx` for `id`
         logger.warning("field=<%s> | kept as a field of its own, did you mean %s?", name, meant)
 
@@ -119,11 +123,7 @@ class TaskContext(StoredModel):
     @model_validator(mode="after")
     def _check_names(self) -> Self:
         for name in self.__pydantic_extra__ or ():
-            if hasattr(type(self), name) and name not in _OLD_NAMES:
-                raise ValueError(f"a field {name!r} would hide {type(self).__name__}.{name}: rename it")
-            if name in _OF_ACTIONS:
-                raise ValueError(f"the task has a field {name!r}, which means the prompt on an Action: rename it")
-            _warn_of_near_miss(name)
+            _check_name(type(self), name)
         return self
 
 
@@ -318,7 +318,7 @@ class SpanReward:
 
 
 def _check_score(value: Any, info: ValidationInfo) -> Any:
-    if type(value) is not bool and isinstance(value, Real):
+    if type(value) is float or (type(value) is not bool and isinstance(value, Real)):
         return value
     kind = ValueError if info.mode == "json" else TypeError  # as for any other wrong argument, one sentence
     raise kind(f"a reward is a finite number, or None to abstain, got {value!r:.100}")
