@@ -6,6 +6,9 @@ Instant samples at concurrency 500, saved, and a resume of all of them. Environm
 of 2 kB, so all time is the evaluator's. Ours also keeps a deadline for every cleanup, reads each line back, syncs to
 the device and gives each sample a seed; strands-env does not. Each run has a fresh process, and the order changes from
 pass to pass. Figures are CPU milliseconds a sample, medians of the passes; ratios are medians of those within a pass.
+
+Then the milliseconds from the end of our sample until it is synced, the 99th percentile and the longest: in such a run,
+and with samples of 0.2 s, 4 at a time. Medians of the passes, too.
 """
 
 from __future__ import annotations
@@ -26,14 +29,18 @@ from benchmarks.shape import ROOT, arguments, environment_of, median, medians, p
 
 UPSTREAM = "0.7.3"
 CONCURRENCY = 500
+LATENCY: dict[str, dict[str, Any]] = {
+    "instant": {"count": 2000, "concurrency": CONCURRENCY, "seconds": 0.0},
+    "slow": {"count": 20, "concurrency": 4, "seconds": 0.2},
+}
 MESSAGES = [
     {"role": "user", "content": [{"text": "q"}]},
     {"role": "assistant", "content": [{"text": "x" * 1900}]},
 ]
 
 
-def ours(count: int, folder: str) -> Any:
-    """Our evaluator and its tasks."""
+def ours(count: int, folder: str, concurrency: int = CONCURRENCY, seconds: float = 0, ended: Any = None) -> Any:
+    """Our evaluator and its tasks; `ended` gets the time at which each sample was ready."""
     from strands_env.core import Action, Observation, RewardResult, StepResult, TaskContext, TerminationReason
     from strands_env.eval import Evaluator
 
@@ -41,17 +48,20 @@ def ours(count: int, folder: str) -> Any:
         async def reset(self) -> None: ...
 
         async def step(self, action: Action) -> StepResult:
-            await asyncio.sleep(0)
-            return StepResult(
+            await asyncio.sleep(seconds)
+            result = StepResult(
                 observation=Observation(messages=json.loads(json.dumps(MESSAGES))),
                 reward=RewardResult(reward=1.0),
                 termination_reason=TerminationReason.TASK_COMPLETE,
             )
+            if ended is not None:
+                ended[action.task_context.id] = time.perf_counter()
+            return result
 
         async def cleanup(self) -> None: ...
 
     tasks = [Action(message=f"question {i}", task_context=TaskContext(id=f"t{i}")) for i in range(count)]
-    return Evaluator(InstantEnv, max_concurrency=CONCURRENCY, output_path=folder), tasks
+    return Evaluator(InstantEnv, max_concurrency=concurrency, output_path=folder), tasks
 
 
 def upstream(count: int, folder: str) -> Any:
@@ -75,6 +85,26 @@ def upstream(count: int, folder: str) -> Any:
     return evaluator, [Task(id=f"t{i}", message=f"question {i}") for i in range(count)]
 
 
+def latency(count: int, folder: str, concurrency: int, seconds: float) -> None:
+    """One run of ours in this process; prints the milliseconds from the end of each sample until it is synced."""
+    from strands_env.eval.store import ResultLog
+
+    ended: dict[str, float] = {}
+    waits: list[float] = []
+    append = ResultLog.append
+
+    def watched(log: Any, samples: Any) -> None:
+        append(log, samples)
+        waits.extend((time.perf_counter() - ended[sample.action.task_context.id]) * 1000 for sample in samples)
+
+    ResultLog.append = watched  # type: ignore[method-assign]
+    evaluator, tasks = ours(count, folder, concurrency, seconds, ended)
+    asyncio.run(evaluator.run(tasks))
+    assert len(waits) == count
+    waits.sort()
+    print(json.dumps({"p99": waits[len(waits) * 99 // 100], "longest": waits[-1]}))
+
+
 def work(arm: str, count: int, folder: str) -> None:
     """One run in this process; prints its CPU milliseconds a sample."""
     logging.disable(logging.WARNING)
@@ -86,17 +116,16 @@ def work(arm: str, count: int, folder: str) -> None:
     print(json.dumps(spent / count * 1000))
 
 
-def measure(python: str, arm: str, count: int) -> dict[str, float]:
-    """A run and its resume, each in a process of its own."""
-    path = os.pathsep.join([*([str(ROOT / "src")] if arm == "ours" else []), str(ROOT)])
+def run(python: str, arm: str, *options: str) -> list[Any]:
+    """What a run and its resume print, each in a process of its own."""
+    path = os.pathsep.join([*([] if arm == "upstream" else [str(ROOT / "src")]), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore::RuntimeWarning"}
     with tempfile.TemporaryDirectory() as folder:
-        command = [python, __file__, "--work", arm, folder, "--samples", str(count)]
-        run, resume = (
-            float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
-            for _ in range(2)
-        )
-    return {"run": run, "resume": resume}
+        command = [python, __file__, "--work", arm, folder, *options]
+        return [
+            json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
+            for _ in range(1 if arm in LATENCY else 2)
+        ]
 
 
 def main() -> None:
@@ -106,20 +135,34 @@ def main() -> None:
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work:
-        work(args.work[0], args.samples, args.work[1])
+        arm, folder = args.work
+        if arm in LATENCY:
+            latency(folder=folder, **LATENCY[arm])
+        else:
+            work(arm, args.samples, folder)
         return
     python, reason = environment_of(f"strands-env=={UPSTREAM}", "orjson", "prometheus-client")
     if python is None:
         raise SystemExit(reason)
-    passes = []
+    passes, waits = [], []
     for number in range(1 if args.quick else args.passes):
         arms = ("ours", "upstream") if number % 2 else ("upstream", "ours")
-        passes.append({arm: measure(python, arm, args.samples) for arm in arms})
+        costs = {arm: run(python, arm, "--samples", str(args.samples)) for arm in arms}
+        passes.append({arm: dict(zip(("run", "resume"), cost, strict=True)) for arm, cost in costs.items()})
+        waits.append({arm: run(python, arm)[0] for arm in LATENCY})
     figures: dict[str, Any] = {arm: medians([each[arm] for each in passes], 3) for arm in ("ours", "upstream")}
     ratios = {
         case: median(each["ours"][case] / each["upstream"][case] for each in passes) for case in ("run", "resume")
     }
-    print_figures("evaluator_cost", passes=len(passes), samples=args.samples, cost=figures, ours_over_upstream=ratios)
+    until_synced_ms = {arm: medians([each[arm] for each in waits], 1) for arm in LATENCY}
+    print_figures(
+        "evaluator_cost",
+        passes=len(passes),
+        samples=args.samples,
+        cost=figures,
+        ours_over_upstream=ratios,
+        until_synced_ms=until_synced_ms,
+    )
 
 
 if __name__ == "__main__":

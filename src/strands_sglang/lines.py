@@ -69,14 +69,18 @@ def read_lines(fd: int) -> Iterator[tuple[int, bytes]]:
         yield offset, rest
 
 
-def append_lines(fd: int, lines: bytes, length: int) -> None:
+def append_lines(fd: int, lines: bytes, length: int, *, cut: bool = True) -> None:
     """Write lines behind the whole ones of a file, which end at `length`, over what an interrupted write left there.
+
+    Args:
+        cut: False where nothing is behind them: a call of the system gives other threads the interpreter.
 
     Raises:
         OSError: The device refused, and nothing of the lines is in the file.
     """
     try:
-        os.ftruncate(fd, length)
+        if cut:
+            os.ftruncate(fd, length)
         write_at(fd, lines, length)
     except OSError:
         os.ftruncate(fd, length)
@@ -85,10 +89,10 @@ def append_lines(fd: int, lines: bytes, length: int) -> None:
 
 def write_at(fd: int, data: bytes, offset: int) -> None:
     """Write all bytes at an offset, however many calls it takes."""
-    os.lseek(fd, offset, os.SEEK_SET)
     view = memoryview(data)
     while view:
-        view = view[os.write(fd, view) :]
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written
 
 
 def lock(fd: int, *, waits: bool = False) -> None:

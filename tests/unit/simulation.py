@@ -98,15 +98,12 @@ class SimulatedDisk:
         assert isinstance(inode, Inode)
         return inode
 
-    def lseek(self, fd: int, offset: int, how: int) -> None:
-        self._open[fd] = (self._open[fd][0], offset)
-
     def pread(self, fd: int, length: int, offset: int) -> bytes:
         return bytes(self._file(fd).data[offset : offset + length])
 
-    def write(self, fd: int, data: Any) -> int:
+    def pwrite(self, fd: int, data: Any, offset: int) -> int:
         """Writes a part where the data is long, as a system may."""
-        inode, offset = self._file(fd), self._open[fd][1]
+        inode = self._file(fd)
         part = bytes(data[: 1 + self.rng.randrange(len(data))]) if self.rng.random() < 0.2 else bytes(data)
         try:
             self._operation("write")
@@ -115,7 +112,6 @@ class SimulatedDisk:
             self._apply(inode, offset, part)
             raise
         self._apply(inode, offset, part)
-        self._open[fd] = (inode, offset + len(part))
         return len(part)
 
     def _apply(self, inode: Inode, offset: int, part: bytes) -> None:

@@ -132,9 +132,9 @@ def _start(work: Awaitable[T], seconds: float | None, where: Phase | EpisodeProg
     From Python 3.12 on it starts at once, so that work that never waits costs no turn of the event loop.
     """
     contained = run_with_timeout(work, seconds, where)
-    if sys.version_info < (3, 12):
-        return asyncio.create_task(contained)
-    return asyncio.Task(contained, loop=asyncio.get_running_loop(), eager_start=True)
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(contained, loop=asyncio.get_running_loop(), eager_start=True)
+    return asyncio.create_task(contained)
 
 
 def is_closing(error: BaseException) -> bool:

@@ -88,7 +88,7 @@ _OF_ACTIONS = frozenset({"message", "prompt", "text", "task_context"})
 
 @lru_cache(maxsize=1024)
 def _check_name(owner: type, name: str) -> None:
-    """Refuse a further field that hides an attribute; say once that it was probably meant to be one of `TaskContext`."""
+    """Refuse a further field that hides an attribute; say once that one of `TaskContext` was probably meant."""
     if hasattr(owner, name) and name not in _OLD_NAMES:
         raise ValueError(f"a field {name!r} would hide {owner.__name__}.{name}: rename it")
     if name in _OF_ACTIONS:

@@ -10,8 +10,9 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Self, overload
 
 from strands_env.core import Phase, Trajectory
@@ -25,6 +26,7 @@ from strands_sglang.lines import append_lines, lock, read_lines
 logger = logging.getLogger(__name__)
 
 MAX_PENDING = 4096  # samples that may wait for the device before `append` waits too
+GROUP_SECONDS = 0.01  # between two batches, while samples keep coming
 
 
 def scan(fd: int, path: Path, damages: list[str] | None = None) -> Iterator[Entry]:
@@ -210,10 +212,12 @@ class ResultLog:
         self._fsync_interval = fsync_interval
         self._synced = time.monotonic()
         self._length = 0  # of all whole lines
+        self._is_cut = False  # at their end
         with naming_errors("write to", paths.results):
             os.makedirs(paths.results.parent, exist_ok=True)
             self._fd: int | None = os.open(paths.results, os.O_RDWR | os.O_CREAT, 0o644)
         try:
+            self._inode = os.fstat(self._fd).st_ino
             with naming_errors("continue", paths.results):
                 try:
                     lock(self._fd)
@@ -253,14 +257,20 @@ class ResultLog:
         lines = [write_sample(sample) for sample in samples]
         try:
             # What is torn is cut off here, and not when it is opened: looking at a run must not change it.
-            append_lines(fd, b"".join(lines), self._length)
+            append_lines(fd, b"".join(lines), self._length, cut=not self._is_cut)
+            self._is_cut = True
             if interval is not None and time.monotonic() - self._synced >= interval:
                 os.fsync(fd)
                 self._synced = time.monotonic()
         except OSError as error:
+            self._is_cut = False
             os.ftruncate(fd, self._length)  # a sync that failed, too
             raise StoreError(f"cannot write to {str(path)!r}: {error}") from error
-        if not os.path.exists(path) or os.stat(path).st_ino != os.fstat(fd).st_ino:
+        try:
+            is_there = os.stat(path).st_ino == self._inode
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:
             # What is written since is lost with the process.
             raise StoreError(
                 f"{str(path)!r} was removed or replaced while this run was writing to it, and its results with it: "
@@ -291,34 +301,42 @@ class ResultLog:
 
 
 class ResultWriter:
-    """Appends samples without blocking the event loop. Whatever comes while a batch is written is the next batch.
+    """Appends samples without blocking the event loop: one thread writes all that is finished, and syncs once for it.
+
+    The thread takes the next batch by itself, however busy the event loop is. While samples keep coming it pauses for
+    `GROUP_SECONDS` between batches, so that a sync serves many.
 
     Args:
         log: The open results file, closed by `close`.
         on_saved: Called on the event loop with the samples of every batch that is in the file.
     """
 
-    def __init__(self, log: ResultLog, on_saved: Callable[[list[EvalSample]], None] | None = None) -> None:
+    def __init__(self, log: ResultLog, on_saved: Callable[[list[EvalSample]], None] = lambda _: None) -> None:
         self.log = log
         self._on_saved = on_saved
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="strands-eval-store")
+        self._loop = asyncio.get_running_loop()
+        self._writer, self._others = (ThreadPoolExecutor(1, f"strands-eval-{name}") for name in ("store", "run"))
+        self._lock = Lock()  # of the three below
         self._pending: list[EvalSample] = []
-        self._flush: asyncio.Task[None] | None = None
+        self._is_writing = False
+        self._failure: BaseException | None = None
+        self._written: asyncio.Future[None] | None = None
 
     async def append(self, sample: EvalSample) -> None:
         """Give a sample to the writer, or raise why an earlier one was not written; waits only when far behind."""
-        self._pending.append(sample)
-        if self._flush is None or self._flush.done():
-            if self._flush is not None:
-                self._flush.result()
-            # One task writes at a time; samples that come meanwhile are its next batch, so that a sync serves many.
-            self._flush = asyncio.create_task(self._write())
-        if len(self._pending) >= MAX_PENDING:
-            await asyncio.shield(self._flush)
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            self._pending.append(sample)
+            is_writing, self._is_writing = self._is_writing, True
+        if not is_writing:
+            self._written = self._loop.run_in_executor(self._writer, self._write)
+        if len(self._pending) >= MAX_PENDING and self._written is not None:
+            await asyncio.shield(self._written)
 
     async def run(self, function: Callable[[], object]) -> None:
-        """Run something on the writer's thread, in order with the batches."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, function)
+        """Run something on another thread, one call after the other."""
+        await self._loop.run_in_executor(self._others, function)
 
     async def close(self) -> None:
         """Write what is pending, sync and close, even when the caller is cancelled meanwhile."""
@@ -326,15 +344,26 @@ class ResultWriter:
 
     async def _close(self) -> None:
         try:
-            if self._flush is not None:
-                await self._flush
+            if self._written is not None:
+                await self._written
         finally:
             await self.run(self.log.close)
-            self._thread.shutdown(wait=False)
+            self._writer.shutdown(wait=False)
+            self._others.shutdown(wait=False)
 
-    async def _write(self) -> None:
-        while self._pending:
-            batch, self._pending = self._pending, []
-            await self.run(partial(self.log.append, batch))
-            if self._on_saved is not None:
-                self._on_saved(batch)
+    def _write(self) -> None:
+        """Write until nothing is pending; on the writer's thread."""
+        try:
+            while True:
+                with self._lock:
+                    batch, self._pending = self._pending, []
+                    if not batch:
+                        self._is_writing = False  # under the lock: who appends next starts the thread again
+                        return
+                self.log.append(batch)
+                self._loop.call_soon_threadsafe(self._on_saved, batch)
+                if self._pending:
+                    time.sleep(GROUP_SECONDS)
+        except BaseException as error:
+            self._failure = error
+            raise
