@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import types
@@ -11,8 +12,10 @@ import pytest
 
 from strands_env.commands import cli as env_cli
 from strands_env.commands.arguments import COMMANDS, FORMER_COMMANDS
+from strands_env.eval.drift import find_drift
+from strands_env.eval.saved import SavedRun
 from strands_sglang import __main__ as cli
-from strands_sglang.backends.engine.loader import default_model_path
+from strands_sglang.backends.engine.loader import default_model_path, load_tokenizer
 from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
 
 
@@ -102,17 +105,24 @@ def test_commands_that_take_long_say_what_they_do(tmp_path, capsys: pytest.Captu
     assert capsys.readouterr().err.startswith("trying the environment ...")
 
 
-@pytest.mark.parametrize("option", ["--env", "--reward", ""])
-def test_check_looks_at_the_names_it_is_given_before_it_loads_a_tokenizer(option: str) -> None:
-    arguments = ["check", "arithmetic", option, "nothing:here"] if option else ["check", "nothing:here"]
-    found, loaded = loaded_by(*arguments)
-    assert "there is no module 'nothing'" in found.stderr
-    assert "transformers" not in loaded
+@pytest.mark.parametrize("command", ["eval", "check"])
+def test_wrong_names_and_files_are_told_before_anything_heavy_is_loaded(command: str) -> None:
+    for given, said in (
+        (["arithmatic"], "unknown benchmark 'arithmatic' (did you mean 'arithmetic'?)"),
+        (["nothing:here"], "there is no module 'nothing'"),
+        (["arithmetic", "--env", "nothing:here"], "there is no module 'nothing'"),
+        (["arithmetic", "--reward", "maths"], "unknown reward 'maths' (did you mean 'math'?)"),
+        (["--data", "nothing.jsonl"], "found no data file at 'nothing.jsonl'"),
+        (["arithmetic", "--colums", "a=b"], "did you mean '--columns'?"),
+    ):
+        found, loaded = loaded_by(command, *given)
+        assert (said in found.stderr, loaded & {"strands", "numpy", "pydantic", "aiohttp"}) == (True, set()), given
 
 
 def loaded_by(*arguments: str) -> tuple[subprocess.CompletedProcess[str], set[str]]:
     """A command in a process of its own, and the modules that it loaded."""
-    code = f"import sys; from strands_env.commands.cli import main; main({[*arguments]}); print(*sys.modules)"
+    code = "import atexit, sys\nfrom strands_env.commands.cli import main\natexit.register(lambda: print(*sys.modules))"
+    code += f"\nmain({[*arguments]})"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     return found, set(found.stdout.splitlines()[-1].split())
 
@@ -140,3 +150,17 @@ def test_commands_load_no_model_and_nothing_that_they_do_not_use(saved_run: Path
         found, loaded = loaded_by(*arguments, *tokenizer)
         assert "Traceback" not in found.stderr, found.stderr
         assert ("tokenizers" in loaded, sorted(absent & loaded)) == (True, []), arguments
+
+
+def test_reports_read_tokens_as_the_class_of_the_tokenizer_does(saved_run: Path) -> None:
+    light, full = SavedRun.of(saved_run).tokenizer("smollm2").tokenizer, load_tokenizer("smollm2")
+    drawn, kinds = random.Random(0), set()
+    for _ in range(50):
+        ids = [drawn.randrange(len(full)) for _ in range(20)]
+        options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+        assert light.decode(ids, **options) == full.decode(ids, **options)
+        assert light.decode(ids[:1]) == full.decode(ids[:1])
+        spans = find_drift(ids, light)
+        assert spans == find_drift(ids, full)
+        kinds |= {span.kind for span in spans}
+    assert len(kinds) > 1

@@ -67,8 +67,8 @@ def test_an_evaluation_reports_its_progress_once_a_step_and_its_summary(tmp_path
         started.update(options, kind=kind)
         return recorder
 
-    monkeypatch.setattr("strands_env.commands.eval.make_tracker", make)
-    monkeypatch.setattr("strands_env.commands.eval.TrackedProgress", partial(TrackedProgress, seconds=0.0))
+    monkeypatch.setattr("strands_env.commands.eval_run.make_tracker", make)
+    monkeypatch.setattr("strands_env.commands.eval_run.TrackedProgress", partial(TrackedProgress, seconds=0.0))
     options = [f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:losing_one", "-n", "2", "--max-attempts", "1", *FAST]
     assert evaluate(*options, "-o", str(tmp_path / "first"), "--track", "wandb", "--project", "mine") == 1
     assert (started["kind"], started["project"], started["name"]) == ("wandb", "mine", "first")

@@ -36,12 +36,15 @@ def run(args: argparse.Namespace) -> int:
         return _validate(args)
     with explain_errors(ValueError, TypeError, OSError), announce("trying the environment", quiet=args.json):
         # After the first line, for this takes time.
+        from strands_env.recipe.names import HOOK, check_names, load_object
+
+        check_names(vars(args))
         from strands_env.core.threads import LoopBlockedError, run_watched
         from strands_env.options import EvalOptions
         from strands_env.recipe import dry_run
         from strands_env.recipe.dry_run import DryModels, DryRun, prove, tasks_to_try, try_environment
         from strands_env.recipe.factories import make_env_factory
-        from strands_env.recipe.objects import HOOK, benchmark_of_data, load_evaluator, load_object, load_reward
+        from strands_env.recipe.objects import benchmark_of_data, load_evaluator, load_reward
 
         options = EvalOptions(
             benchmark=args.benchmark or (None if args.data_path is None else benchmark_of_data(args.data_path)),

@@ -76,28 +76,25 @@ def run_user_code(*, verbose: bool, level: int = logging.ERROR) -> None:
 
 def explain(error: BaseException, *expected: type[Exception], status: Exit = Exit.USAGE) -> CommandError | None:
     """The sentence and exit status of an error of ours; those `expected` beside them get `status`, others None."""
-    from strands_env.eval.errors import (  # loads the SDK
-        ConfigMismatchError,
-        EvalError,
-        StoreError,
-        TooManyFailuresError,
-    )
-    from strands_env.sandbox.contract import SandboxError
+    from strands_env.eval.errors import ConfigMismatchError, EvalError, StoreError, TooManyFailuresError
     from strands_env.trackers import TrackerError
-    from strands_sglang.exceptions import BackendError
 
     if isinstance(error, CommandError):
         return error
     for kinds, its_status in (
         ((StoreError, ConfigMismatchError), Exit.REFUSED),
-        (TooManyFailuresError, Exit.GAVE_UP),
-        ((BackendError, SandboxError), Exit.FAILED),
+        ((TooManyFailuresError,), Exit.GAVE_UP),
         ((EvalError, TrackerError), Exit.USAGE),
-        (expected, status),
     ):
         if isinstance(error, kinds):
             return CommandError(error, its_status)
-    return CommandError(error, Exit.USAGE) if getattr(error, "is_fatal", False) else None
+    from strands_env.sandbox.contract import SandboxError  # loads the SDK
+    from strands_sglang.exceptions import BackendError
+
+    if isinstance(error, (BackendError, SandboxError)):
+        return CommandError(error, Exit.FAILED)
+    is_known = isinstance(error, expected) or getattr(error, "is_fatal", False)
+    return CommandError(error, status if isinstance(error, expected) else Exit.USAGE) if is_known else None
 
 
 @contextmanager

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pkgutil import resolve_name
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from strands_env.eval.errors import EvalError, UnknownBenchmarkError
-from strands_env.eval.run.evaluator import Evaluator
+
+if TYPE_CHECKING:
+    from strands_env.eval.run.evaluator import Evaluator
 
 ENTRY_POINTS = "strands_env.benchmarks"
 """Group of entry points: name of the benchmark, and `module:Class` of its evaluator."""
@@ -51,7 +53,7 @@ _BUILT_IN = {
     "swebench-verified": "harbor:SWEBenchVerifiedEvaluator",
 }
 
-EvaluatorType = TypeVar("EvaluatorType", bound=type[Evaluator])
+EvaluatorType = TypeVar("EvaluatorType", bound="type[Evaluator]")
 
 _BENCHMARKS: dict[str, type[Evaluator]] = {}  # the registered ones; tests written for upstream remove theirs here
 
@@ -108,6 +110,8 @@ def get_benchmark(name: str) -> type[Evaluator]:
             raise EvalError(f"benchmark {name!r} of {_distribution(point)} cannot be loaded: {error}") from error
     else:
         raise UnknownBenchmarkError(name, tuple(list_benchmarks()))
+    from strands_env.eval.run.evaluator import Evaluator  # loads the SDK, which a look at the names does without
+
     if not (isinstance(loaded, type) and issubclass(loaded, Evaluator)):
         raise EvalError(f"benchmark {name!r} must be a subclass of strands_env.eval.Evaluator, got {loaded!r}")
     return loaded

@@ -27,7 +27,8 @@ from strands_env.recipe.factories import (
     make_model_factory,
     takes_model,
 )
-from strands_env.recipe.objects import DATA, benchmark_of_data, load_evaluator
+from strands_env.recipe.names import DATA
+from strands_env.recipe.objects import benchmark_of_data, load_evaluator
 from strands_env.recipe.tasks import DataBenchmark, FunctionBenchmark
 from strands_sglang import get_tool_parser
 from strands_sglang.backends.engine.own_models import check_model_name

@@ -12,7 +12,8 @@ from strands_env.core import Action, Environment, ModelFactory
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.eval.errors import EvalError
 from strands_env.options import EvalOptions
-from strands_env.recipe.objects import HOOK, call_user, load_evaluator, load_object, load_reward
+from strands_env.recipe.names import HOOK, load_object
+from strands_env.recipe.objects import call_user, load_evaluator, load_reward
 from strands_sglang.command_line import what_to_install
 from strands_sglang.exceptions import BackendError, StrandsSGLangError
 
