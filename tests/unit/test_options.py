@@ -92,7 +92,17 @@ SECRETS = {
     "url": "https://h/x?api_key=hunter2&page=1",
     "links": ["https://h/x?page=1&token=hunter2", "https://h/x?sig=hunter2#top", "https://hunter2@h/x"],
     "env": ["FOO_KEY=hunter2", "PASSPHRASE=correct hunter2", "HOME=/root"],
-    "variables": [{"name": "API_KEY", "value": "hunter2"}],
+    "variables": [{"name": "API_KEY", "value": "hunter2"}, {"Key": "X-Auth-Token", "Value": "hunter2"}],
+    "lines": [
+        "X-Api-Key: hunter2",
+        "authorization:Basic hunter2=",
+        "Cookie: a=hunter2; b=2",
+        "-HX-Auth-Token: hunter2",
+    ],
+    "pairs": [["Authorization", "Basic hunter2"], ["Accept", "*/*"], ["password", "hunter2"]],
+    "pair": ("X-Api-Key", "hunter2"),
+    "text": "url: https://h/x\nopenai_api_key: hunter2\nTry {'X-Api-Key': 'hunter2'}, \"password\": \"hunter2\".",
+    "word": "Token: hunter2",
     "command": ["serve", "--api-key", "hunter2", "--token=hunter2"],
     "line": "curl -H 'Authorization: Bearer hunter2' && serve --password hunter2 --port 80",
 }
@@ -106,6 +116,9 @@ HARMLESS = {
         "auth": True,
         "cookies": [],
     },
+    "columns": [["access_token", "refresh_token"], ["question", "answer"]],
+    "names": ["password", "username"],
+    "prose": "Password: must have 8 characters.\nToken: one word. Sort-key: none; 12:30",
     "prompt": "Say x=1, key = 2; mail me@example.org or read https://h/x?page=1@2. Basic arithmetic.",
 }
 
