@@ -572,3 +572,23 @@ def test_images_never_vanish(convert: Any) -> None:
     pytest.importorskip("torch")
     with pytest.raises(InvalidSampleError, match="2 images, which cannot be given to this trainer"):
         convert(replace(make(), media=(IMAGE,) * 2))
+
+
+@EVERY_ADAPTER
+def test_a_loss_weight_is_given_or_refused(convert: Any) -> None:
+    pytest.importorskip("torch")
+    weighed = replace(make(), loss_weight=0.25)
+    try:
+        converted = convert(weighed)
+    except InvalidSampleError as error:
+        assert "loss weight 0.25, which cannot be given to this trainer" in str(error)
+    else:
+        assert str(converted) != str(convert(make()))
+
+
+def test_weights_of_prime_rl_and_of_tinkers_soft_targets() -> None:
+    taught = replace(TAUGHT, loss_weight=0.25)
+    row = prime_rl.training_sample(without_experts(taught), env_name="math", temperature=1.0)
+    assert row["rl_weights"] == [0.25 * trained for trained in row["mask"]]
+    totals = tinker.soft_targets(taught, 2)["weights"].sum(axis=1).tolist()
+    assert totals == pytest.approx(row["rl_weights"][1:])

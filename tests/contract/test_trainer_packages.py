@@ -9,7 +9,9 @@ import logging
 import sys
 import types
 import typing
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +23,7 @@ import typing_extensions
 from provider_support import add, call, completion, tokenizer
 
 from strands_env.core import Environment, WeightVersionSpan
-from strands_env.training import TrainingSample, areal, group_advantages, skyrl, verifiers, verl
+from strands_env.training import TrainingSample, areal, group_advantages, skyrl, tinker, verifiers, verl, weigh_rollouts
 from strands_env.training.export import WRITTEN_FOR
 from tests.conftest import ROOT
 from tests.contract.test_trainer_adapters import FAILED, SHORT, make
@@ -242,6 +244,107 @@ def test_areal_collates_trajectories_of_different_lengths() -> None:
     assert batch["attention_mask"].sum(-1).tolist() == [6, 4]
     assert batch["loss_mask"].tolist() == [[0, 0, 1, 1, 0, 1], [0, 0, 1, 0, 0, 0]]
     assert batch["rewards"].tolist() == [0.5, 0.5]
+
+
+# ---- weights of rollouts ---------------------------------------------------------------------------------------------
+
+
+def losses_of_trl(kind: str, advantages: Any, mask: Any) -> Any:
+    """TRL's own loss of rows that the weights of now sampled."""
+    torch = importlib.import_module("torch")
+    logprobs = torch.full_like(advantages, -0.5)
+    trainer = SimpleNamespace(
+        _get_per_token_logps_and_entropies=lambda *_, **__: (logprobs, torch.zeros_like(logprobs), None),
+        args=SimpleNamespace(delta=None, steps_per_generation=1),
+        accelerator=SimpleNamespace(num_processes=1, gather=lambda each: each, reduce=lambda each, **_: each),
+        model=SimpleNamespace(training=True),
+        _metrics=defaultdict(lambda: defaultdict(list)),
+        **{"loss_type": kind, "importance_sampling_level": "token", "top_entropy_quantile": 1.0, "beta": 0.0},
+        **{"epsilon_low": 0.2, "epsilon_high": 0.2, "current_gradient_accumulation_steps": 1},
+        **dict.fromkeys(("aux_loss_enabled", "use_vllm", "_entropy_bonus_enabled"), False),
+        off_policy_mask_threshold=None,
+    )
+    ids = torch.ones_like(mask, dtype=torch.long)
+    rows = {"prompt_ids": ids, "prompt_mask": ids, "completion_ids": ids, "completion_mask": mask}
+    rows |= {"advantages": advantages, "num_items_in_batch": mask.sum()}
+    return package("trl").GRPOTrainer._compute_loss(trainer, None, rows)
+
+
+def losses_of_skyrl(kind: str, advantages: Any, mask: Any) -> Any:
+    utils = package("skyrl.backends.skyrl_train.utils.ppo_utils")
+    scaled = utils.apply_loss_reduction_to_advantages_minibatch(advantages, mask, kind, len(mask), mask.shape[1])
+    return utils.reduce_loss(-scaled, mask)
+
+
+def losses_of_verl(kind: str, advantages: Any, mask: Any) -> Any:
+    return package("verl.trainer.ppo.core_algos").agg_loss(-advantages, mask, kind)
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind", "row_means"),
+    [
+        (losses_of_trl, "grpo", True),
+        (losses_of_trl, "dapo", False),
+        (losses_of_verl, "seq-mean-token-mean", True),
+        (losses_of_verl, "token-mean", False),
+        (losses_of_skyrl, "sequence_mean", True),
+        (losses_of_skyrl, "token_mean", False),
+    ],
+)
+def test_a_rollout_of_three_rows_weighs_as_one_of_one_row(
+    loss: Any, kind: str, row_means: bool, request: pytest.FixtureRequest
+) -> None:
+    if loss is losses_of_skyrl:
+        request.getfixturevalue("skyrl_package")
+    torch = importlib.import_module("torch")
+    three, one, other = [[1.0, 1.0], [2.0], [4.0, 4.0, 4.0]], [[1.0, 1.0, 2.0, 4.0, 4.0, 4.0]], [[-1.0, -1.0]]
+
+    def loss_of(rows: list[tuple[str, list[float]]], weighed: bool) -> float:
+        samples = [sampled_row(rollout, len(values)) for rollout, values in rows]
+        samples = weigh_rollouts(samples, row_means=row_means) if weighed else samples
+        advantages, mask = torch.zeros(len(rows), 6), torch.zeros(len(rows), 6)
+        for place, (sample, (_, values)) in enumerate(zip(samples, rows, strict=True)):
+            advantages[place, : len(values)] = torch.tensor(values) * sample.loss_weight
+            mask[place, : len(values)] = 1.0
+        return float(loss(kind, advantages, mask))
+
+    split, joined = ([("a", row) for row in rows] + [("b", row) for row in other] for rows in (three, one))
+    mean = pytest.approx(-(16 / 6 - 1) / 2)  # of the rollouts' means
+    assert (loss_of(split, True), loss_of(joined, True)) == (mean, mean)
+    assert loss_of(split, False) != mean
+
+
+def sampled_row(rollout: str, count: int) -> TrainingSample:
+    """A row of a prompt token and sampled ones."""
+    mask = np.array([0] + [1] * count, dtype=np.uint8)
+    ids, logprobs = np.arange(count + 1, dtype=np.int32), np.where(mask, -0.5, np.nan)
+    return TrainingSample(
+        token_ids=ids, prompt_length=1, loss_mask=mask, logprobs=logprobs, reward=1.0, rollout_id=rollout
+    )
+
+
+def test_tinkers_sum_over_tokens_weighs_three_rows_as_one() -> None:
+    """Its losses run on its servers: sums over tokens of what is proportional to the advantage of the datum."""
+    tensors = package("tinker").TensorData
+
+    def loss_of(*lengths: int) -> tuple[float, int]:
+        rows = weigh_rollouts([*(sampled_row("a", each) for each in lengths), sampled_row("b", 3)])
+        data = [tinker.datum(row, advantage=2.0 if row.rollout_id == "a" else -1.0) for row in rows]
+        advantages = [each.loss_fn_inputs["advantages"] for each in data]
+        assert all(isinstance(each, tensors) for each in advantages)
+        return sum(sum(each.data) for each in advantages), sum(lengths) + 3
+
+    for lengths in ((3, 3, 3), (9,), (1, 2, 6), (3,)):
+        total, tokens = loss_of(*lengths)
+        assert total / tokens == pytest.approx((2.0 - 1.0) / 2)
+
+
+def test_verifiers_reads_the_weights_of_every_trained_token(graph: Any) -> None:
+    one, other = forked()
+    fields = verifiers.message_nodes([replace(one, loss_weight=0.25), other])
+    nodes = [graph.MessageNode(**item) for item in fields]
+    weights = [node.loss_weights and node.loss_weights["rl"] for node in nodes]
+    assert weights == [None, [0.25, 0.25], None, [0.25], None, [1.0]]
 
 
 # ---- versions --------------------------------------------------------------------------------------------------------

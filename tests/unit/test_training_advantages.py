@@ -6,9 +6,10 @@ import importlib
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
-from strands_env.training import group_advantages
+from strands_env.training import InvalidSampleError, SampleStatus, TrainingSample, group_advantages, weigh_rollouts
 
 
 def test_the_standard_deviation_is_that_of_rollouts() -> None:
@@ -61,3 +62,29 @@ def test_a_group_of_one_has_no_advantage() -> None:
 def test_lengths_must_agree() -> None:
     with pytest.raises(ValueError, match="2 rewards"):
         group_advantages([1, 2], group_ids=[0], rollout_ids=[0, 1])
+
+
+def row(tokens: int, rollout: str | None = "a", group: str | None = None, **changes: Any) -> TrainingSample:
+    """Tokens that were all sampled and are all trained."""
+    ids, mask = np.arange(tokens, dtype=np.int32), np.ones(tokens, dtype=np.uint8)
+    fields = {"prompt_length": 0, "reward": 1.0, "rollout_id": rollout, "group_id": group, **changes}
+    return TrainingSample(token_ids=ids, loss_mask=mask, **fields)
+
+
+def test_rollouts_weigh_alike_and_the_mean_weight_is_one() -> None:
+    failed = row(5, "c", status=SampleStatus.FAILED, reward=None, loss_weight=0.5)
+    samples = [row(1), row(2), row(3), row(2, "b"), row(4, "a", "another group"), row(0, "d"), failed]
+    by_tokens = [each.loss_weight for each in weigh_rollouts(samples)]
+    assert by_tokens == [4 / 6, 4 / 6, 4 / 6, 4 / 2, 4 / 4, 1.0, 0.5]
+    by_rows = [each.loss_weight for each in weigh_rollouts(samples, row_means=True)]
+    assert by_rows == pytest.approx([5 / 3 / 6, 5 / 3 * 2 / 6, 5 / 3 * 3 / 6, 5 / 3, 5 / 3, 1.0, 0.5])
+    assert weigh_rollouts([failed])[0] is failed
+    assert weigh_rollouts([]) == []
+    with pytest.raises(InvalidSampleError, match="rollout_id None"):
+        weigh_rollouts([row(1, None)])
+
+
+@pytest.mark.parametrize("weight", [-0.1, float("nan"), float("inf"), True, "1", None])
+def test_a_loss_weight_that_is_none_is_named(weight: Any) -> None:
+    with pytest.raises(InvalidSampleError, match=r"loss_weight is .* expected a finite number from 0"):
+        row(2, loss_weight=weight).validate()

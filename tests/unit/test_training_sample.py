@@ -358,6 +358,7 @@ def test_samples_survive_parquet(tmp_path: Any) -> None:
         make(
             metadata={"a": [1, {"b": None}]},
             media=(IMAGE,),
+            loss_weight=0.25,
         ),
         plain,
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strands_sglang.trajectory import SamplingMask
 
-from .advantages import group_advantages
+from .advantages import group_advantages, weigh_rollouts
 from .attempts import collect_rollouts, status_of
 from .build import samples_from_model, samples_from_step
 from .export import image_inputs
@@ -25,4 +25,5 @@ __all__ = [
     "save_samples",
     "score_with_teacher",
     "status_of",
+    "weigh_rollouts",
 ]

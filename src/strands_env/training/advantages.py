@@ -1,10 +1,13 @@
-"""Group-relative advantages in which every rollout counts once, however many samples it was split into."""
+"""Advantages and weights in which every rollout counts once, however many samples it was split into."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from strands_env.training.sample import InvalidSampleError, TrainingSample
 
 
 def group_advantages(
@@ -70,6 +73,38 @@ def group_advantages(
         mean, std = statistics[group]
         advantages.append((value - mean) / (std + epsilon) if scale_by_std else value - mean)
     return advantages
+
+
+def weigh_rollouts(samples: Sequence[TrainingSample], *, row_means: bool = False) -> list[TrainingSample]:
+    """The samples with the `loss_weight` under which all rollouts weigh alike, whatever their rows and tokens.
+
+    A loss with these weights is the mean over rollouts of the mean over their trained tokens, as slime's, times the
+    number of tokens (or rows) where the trainer does not divide by it: the weights have mean 1 over these.
+
+    Args:
+        samples: Of a whole batch. Those that cannot be trained keep their weight and count for nothing.
+        row_means: The loss takes the mean of each row's tokens first (`grpo` of TRL, `seq-mean-token-mean` of verl);
+            otherwise it is a sum or mean over the tokens of all rows (tinker, prime-rl, `dapo` of TRL).
+
+    Raises:
+        InvalidSampleError: A sample that can be trained has no rollout id.
+    """
+    tokens: Counter[Hashable] = Counter()
+    trained = [sample for sample in samples if sample.is_usable]
+    for sample in trained:
+        if sample.rollout_id is None:
+            raise InvalidSampleError("a sample has rollout_id None, which no weight can be shared by: give every one")
+        tokens[sample.group_id, sample.rollout_id] += sample.trained_tokens
+    mean = (len(trained) if row_means else tokens.total()) / max(len(tokens), 1)
+    return [
+        replace(
+            sample,
+            loss_weight=mean * (sample.trained_tokens if row_means else 1) / tokens[sample.group_id, sample.rollout_id],
+        )
+        if sample.is_usable
+        else sample
+        for sample in samples
+    ]
 
 
 def finite_number(reward: object) -> float | None:

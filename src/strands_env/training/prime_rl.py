@@ -17,6 +17,7 @@ def training_sample(
 ) -> dict[str, Any]:
     """One path, every field over the full length. A token is trained in the first path that contains it, as there.
 
+    `rl_weights` is there where the sample has a `loss_weight` other than 1.
     The teacher's log-probabilities (`score_with_teacher`) are `ref_logprobs`; `ref_kl_weights` is for you to set.
 
     Args:
@@ -32,7 +33,7 @@ def training_sample(
             "train without replaying them: sample with return_routed_experts=False"
         )
     count = len(sample)
-    mask = [bool(value) for value in sample.trained_mask()]
+    mask = [bool(value) for value in sample.trained_mask(weight_follows=True)]
     fields = {
         "token_ids": sample.token_ids.tolist(),
         "mask": mask,
@@ -42,5 +43,7 @@ def training_sample(
         "ref_logprobs": None if sample.teacher_logprobs is None else reference_logprobs(sample),
         "advantages": None if advantage is None else [advantage if trained else 0.0 for trained in mask],
     }
+    if sample.loss_weight != 1:
+        fields["rl_weights"] = [float(sample.loss_weight) * trained for trained in mask]
     check_fields("prime-rl", "prime_rl.transports.rollouts.types", "TrainingSample", fields)
     return fields

@@ -75,6 +75,7 @@ class TrainingSample:
         teacher_top_logprobs: float32[tokens, k], their natural logarithms; NaN in the prompt.
         token_rewards: float64[tokens], rewards of turns and spans in their places, or None; they count where the token
             is trained. Not part of `reward`.
+        loss_weight: Factor on the loss of each trained token, as `weigh_rollouts` sets it.
         group_id: Rollouts of one prompt share it; None without groups.
         rollout_id: Samples of one rollout share it.
         agent_id, role, parent: As of a `Trajectory`.
@@ -97,6 +98,7 @@ class TrainingSample:
     media: tuple[PlacedMedium, ...] = ()
     reward: float | None = None
     token_rewards: NDArray[np.float64] | None = None
+    loss_weight: float = 1.0
     group_id: str | None = None
     rollout_id: str | None = None
     agent_name: str = "agent"
@@ -138,15 +140,21 @@ class TrainingSample:
             raise ValueError("the sample holds routed experts of unknown shape: give experts_shape=(layers, top_k)")
         return decode_routed_experts(self.routed_experts, len(self), *self.experts_shape)
 
-    def trained_mask(self, *, images_follow: bool = False) -> list[int]:
+    def trained_mask(self, *, images_follow: bool = False, weight_follows: bool = False) -> list[int]:
         """The loss mask over all tokens, all 0 where the sample may not be trained (failed, aborted, without reward).
 
         Args:
             images_follow: The caller gives the trainer the images too.
+            weight_follows: The caller gives the trainer `loss_weight` too.
 
         Raises:
-            InvalidSampleError: The sample has images, and they do not follow.
+            InvalidSampleError: The sample has images, or a weight other than 1, that do not follow.
         """
+        if self.loss_weight != 1 and not weight_follows:
+            raise InvalidSampleError(
+                f"rollout {self.rollout_id!r} has loss weight {self.loss_weight:g}, which cannot be given to this "
+                "trainer: leave out weigh_rollouts()"
+            )
         if self.media and not images_follow:
             raise InvalidSampleError(
                 f"rollout {self.rollout_id!r} has {len(self.media)} images, which cannot be given to this trainer; "
@@ -268,6 +276,9 @@ def sample_problems(sample: TrainingSample, *, logprobs_required: bool) -> Itera
     if sample.token_rewards is not None and not np.isfinite(sample.token_rewards).all():
         where = _first(~np.isfinite(sample.token_rewards))
         yield f"token_rewards holds {float(sample.token_rewards[where])} at token {where}; no reward there is 0.0"
+    weight: Any = sample.loss_weight
+    if isinstance(weight, bool) or not (isinstance(weight, int | float | np.number) and 0 <= weight < math.inf):
+        yield f"loss_weight is {weight!r}, expected a finite number from 0; 1.0 is no weight"
     reward: Any = sample.reward
     is_number = isinstance(reward, int | float | np.integer | np.floating) and not isinstance(reward, bool)
     if reward is not None and not (is_number and np.isfinite(reward)):
@@ -381,6 +392,7 @@ def _schema(pa: Any) -> Any:
         ("sampling_mask_offsets", pa.list_(pa.int64())),
         ("media", pa.list_(pa.struct([*texts, *places]))),
         ("reward", pa.float64()),
+        ("loss_weight", pa.float64()),
         *((name, pa.string()) for name in ("group_id", "rollout_id", "agent_name", "agent_id", "role", "parent")),
         ("status", pa.string()),
         ("finish_reason", pa.string()),

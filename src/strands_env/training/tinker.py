@@ -20,12 +20,12 @@ def loss_inputs(sample: TrainingSample, *, advantage: float, kl_penalty_coef: fl
             (`score_with_teacher`), in nats, subtracted from the advantage of each token, as by the cookbook.
 
     Returns:
-        `target_tokens` int64, `logprobs`, `advantages` and `mask` float32, all `[tokens - 1]`.
+        `target_tokens` int64, `logprobs`, `advantages` (times `loss_weight`) and `mask` float32, all `[tokens - 1]`.
 
     Raises:
         InvalidSampleError: A trained token has no log-probability, or none of the teacher.
     """
-    mask = np.array(sample.trained_mask()[1:], dtype=np.float32)
+    mask = np.array(sample.trained_mask(weight_follows=True)[1:], dtype=np.float32)
     logprobs = np.array(sample.full_logprobs()[1:], dtype=np.float32)
     advantages = mask * np.float32(advantage)
     if kl_penalty_coef:
@@ -34,7 +34,7 @@ def loss_inputs(sample: TrainingSample, *, advantage: float, kl_penalty_coef: fl
     return {
         "target_tokens": sample.token_ids[1:].astype(np.int64),
         "logprobs": logprobs,
-        "advantages": advantages,
+        "advantages": advantages * np.float32(sample.loss_weight),  # the losses are sums of multiples of these
         "mask": mask,
     }
 
@@ -43,13 +43,13 @@ def soft_targets(sample: TrainingSample, top_k: int) -> dict[str, Any]:
     """`loss_fn_inputs` of the loss `cross_entropy` towards the teacher's most likely tokens, renormalised over them.
 
     Returns:
-        `target_tokens` int64 and `weights` float32, `[tokens - 1, top_k]`; the weights of a trained token sum to 1,
-        those of others are 0.
+        `target_tokens` int64 and `weights` float32, `[tokens - 1, top_k]`; the weights of a trained token sum to
+        the sample's `loss_weight`, those of others are 0.
 
     Raises:
         InvalidSampleError: The sample may be trained, and the teacher kept fewer tokens at each position.
     """
-    mask = np.array(sample.trained_mask()[1:], dtype=np.float32)[:, None]
+    mask = np.array(sample.trained_mask(weight_follows=True)[1:], dtype=np.float32)[:, None]
     if not sample.is_usable:
         return {"target_tokens": np.zeros((len(mask), top_k), np.int64), "weights": np.zeros((len(mask), top_k), "f4")}
     ids, logprobs = sample.teacher_top_ids, sample.teacher_top_logprobs
@@ -60,7 +60,7 @@ def soft_targets(sample: TrainingSample, top_k: int) -> dict[str, Any]:
     # The teacher kept only its likeliest tokens: what is left of its probability is spread over them.
     return {
         "target_tokens": np.maximum(ids[1:, :top_k], 0).astype(np.int64),
-        "weights": weights / np.where(total > 0, total, 1),
+        "weights": weights / np.where(total > 0, total, 1) * np.float32(sample.loss_weight),
     }
 
 

@@ -44,8 +44,9 @@ def message_nodes(
     """
     nodes: list[dict[str, Any]] = []
     known: dict[tuple[int | None, bool, tuple[int, ...]], int] = {}
+    weighted = any(sample.loss_weight != 1 for sample in samples)
     for sample in samples:
-        mask, logprobs = sample.trained_mask(), sample.full_logprobs()
+        mask, logprobs = sample.trained_mask(weight_follows=True), sample.full_logprobs()
         reference = None if sample.teacher_logprobs is None else reference_logprobs(sample)
         experts = None
         if routed_experts:
@@ -70,11 +71,16 @@ def message_nodes(
                         "logprobs": [],
                         "advantages": None,
                         "reference_logprobs": None,
+                        "loss_weights": None,
                         "routed_experts": None if experts is None else experts[start:end],
                     }
                 )
             parent = known[key]
             _train(nodes[parent], mask[start:end], logprobs[start:end], advantage)
+            if weighted and any(mask[start:end]):  # a node without weights counts as one of weight 0 there
+                weights = (nodes[parent]["loss_weights"] or {"rl": [0.0] * len(ids)})["rl"]
+                both = zip(mask[start:end], weights, strict=True)
+                nodes[parent]["loss_weights"] = {"rl": [sample.loss_weight if own else held for own, held in both]}
             # verifiers aligns these with the trained tokens of a node, not with all of them.
             if reference is not None and any(nodes[parent]["mask"]):
                 values = zip(nodes[parent]["mask"], reference[start:end], strict=True)
