@@ -1,4 +1,4 @@
-"""Attempts of a rollout: one that is lost is repeated, for the evaluator and for every trainer.
+"""Attempts of a rollout: one that is lost is repeated, for the evaluator and every trainer; and of a search.
 
 Lost is what the table in `termination.py` calls the infrastructure's doing. The policy's outcomes are never repeated,
 slow rollouts among them: sampled again until they are short, they would bias what is measured and trained.
@@ -59,11 +59,11 @@ async def run_attempts(
 
     Args:
         find_loss: Why a result is lost; None for one that is not.
-        name: Of the rollout, for the log.
+        name: Of the rollout or the server, for the log.
     """
     attempts = 1
     while (loss := find_loss(result := await attempt())) is not None:
-        words = "rollout=<%s>, attempt=<%d>, attempts=<%d>, reason=<%s> | rollout lost"
+        words = "name=<%s>, attempt=<%d>, attempts=<%d>, reason=<%s> | attempt lost"
         traceback = loss if isinstance(loss, Exception) else None
         logger.warning(words, name, attempts, retry.max_attempts, loss, exc_info=traceback)
         if attempts >= retry.max_attempts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import os
@@ -19,6 +18,7 @@ from strands import tool
 from strands.types.exceptions import ToolProviderException
 
 from strands_env.core import Environment
+from strands_env.core.attempts import RetryPolicy, run_attempts
 from strands_env.core.scope import fail_step
 from strands_env.tools.results import error_result, text_result
 from strands_sglang.exceptions import check_positive
@@ -232,7 +232,7 @@ class WebSearch:
             answers of a benchmark.
         timeout: Seconds of one request.
         attempts: Tries of a request that fails by its connection, or by a status 429 or 5xx.
-        backoff: Seconds before the second try; twice as many before each later one.
+        backoff: Seconds before the second try, as `delay` of a `RetryPolicy`.
         search_url, reader_url: Addresses of the services, where a proxy stands in for them.
 
     Raises:
@@ -259,7 +259,8 @@ class WebSearch:
             raise ValueError(f"searching by {engine!r} needs {' and '.join(missing)} in the environment")
         self.engine = engine
         self.blocked_domains = tuple(domain.lower().strip(".") for domain in blocked_domains)
-        self._timeout, self._attempts, self._backoff = aiohttp.ClientTimeout(total=timeout), attempts, backoff
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._retry = RetryPolicy(max_attempts=attempts, delay=backoff)
         self._search_url, self._reader_url = search_url or _SEARCH[engine], reader_url
 
     async def search(self, query: str, max_results: int) -> list[SearchHit]:
@@ -303,10 +304,9 @@ class WebSearch:
         self, method: str, url: str, *, absent: frozenset[int] = frozenset(), **request: Any
     ) -> dict[str, Any] | None:
         """The JSON of an answer; None for a status of `absent`. A `SearchError` names the host, and no key."""
-        host = urlsplit(url).hostname
-        for attempt in range(1, self._attempts + 1):
-            if attempt > 1:
-                await asyncio.sleep(self._backoff * 2 ** (attempt - 2))
+        host = str(urlsplit(url).hostname)
+
+        async def ask() -> tuple[int, Any]:
             try:
                 # A session a request: episodes run on several event loops, and a search is rare beside a model call.
                 async with (
@@ -314,14 +314,15 @@ class WebSearch:
                     session.request(method, url, **request) as response,
                 ):
                     status = response.status
-                    if status in absent:
-                        return None
-                    if status < 400:
-                        answer: dict[str, Any] = await response.json(content_type=None)
-                        return answer
-                    failure = f"HTTP {status}"
+                    return status, await response.json(content_type=None) if status < 400 else f"HTTP {status}"
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-                status, failure = 503, type(error).__name__
-            if status != 429 and status < 500:
-                break
-        raise SearchError(f"{host} failed: {failure}")
+                return 503, type(error).__name__
+
+        def find_loss(result: tuple[int, Any]) -> str | None:
+            status, reason = result
+            return reason if status == 429 or status >= 500 else None
+
+        status, answer = await run_attempts(ask, find_loss, self._retry, host)
+        if status >= 400 and status not in absent:
+            raise SearchError(f"{host} failed: {answer}")
+        return None if status >= 400 else answer
