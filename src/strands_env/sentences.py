@@ -64,7 +64,7 @@ _SUPPOSED = re.compile(
 )
 _DENIED_AFTER = re.compile(
     rf"(?i){_CLOSING}(?:,?\s*\b(?:(?:which|that|it)\s+)?(?:is|was|would\s+be|must\s+be|seems|has\s+been|can\s+be|ist|est|es|è|é)\s*"
-    rf"(?:(?:also|definitely|clearly|obviously|certainly|simply|plainly)\s+)?(?:(?:the\s+|an?\s+)?{_WRONG}\b|{_NOT_IT})"
+    rf"(?:(?:also|definitely|clearly|obviously|certainly|simply|plainly)\s+)?(?:(?:the\s+|an?\s+)?{_WRONG}\b(?!\s+(?:to|that)\b)|{_NOT_IT})"
     r"|\s*\b(?:is|are|was|would\s+be|seems)\s+(?:far\s+|much\s+|way\s+)?too\s+(?:many|much|few|little|large|small|big|high|low|long|short)\b"
     r"|[\s*_]*[-–—(:,]+\s*(?:(?:this|that|which)\s+is\s+)?(?:wrong|incorrect|not\s+(?:right|correct))\b"
     r"|\s*\b(?:(?:does\s+not|doesn['’]t|cannot|can['’]t)\s+(?:work|fit)|fails?|contradicts)\b"
@@ -72,6 +72,9 @@ _DENIED_AFTER = re.compile(
     rf"|\s*\b(?:can|could|would)\s*(?:not|n['’]t)\s+be\b|\s*\?\s*(?:no|not|nope|never|wrong)\b"
     r"|\s*(?:是错|不对|不正确|では(?:ない|ありません)|じゃない|[가이]\s*아니))"
 )
+_WOULD_BE = re.compile(rf"(?i)\bwould\s+(?:only\s+)?(?:be|equal|have\s+been){_OPENING}")
+_WERE = re.compile(r"(?i)[^.!?\n]*?\bif\b[^.!?\n]*\b(?:were|was|had)\b")
+"""Around a value in another case: `It would be 6 if repetition were allowed`."""
 _PART_BEFORE = re.compile(
     r"""(?i)(?:\b(?:twice|half|thrice|double|triple|negative|minus|plus|times|over|under|above|below|root|square|cube
         |not|cannot|never|least|most|up\ to|almost|nearly|near|close\ to|is\ one\ of\b[^.\n]*
@@ -98,6 +101,8 @@ _WHOLE = re.compile(
 _ANOTHER_AFTER = re.compile(
     r"""(?i)[\s*_`"'$)\]}]*(?:,\s*[-$]*\d[\d.]*)*(?:
         [,;(]?\s*\(?and\s+[-$]*\d[\d.,]*[kKM]?(?!\s*[-+*/=^]|\w|\s+(?:is|are)\b)
+      | \s*and\s+an?\s+(?:half|third|quarter)\b
+      | [,;]\s+[-$]*\d+(?=\W*(?:[.!]\s|\n|\Z))
       | [,;(]\s*\(?(?:otherwise|else|alternatively|maybe|possibly|perhaps)\b[\s,]*[-$]*\d
       | [.,;(]?\s*\(?(?:[^\W\d_]{1,3}\s+|[^\W\d_]+\W{1,2}(?=or\s+[-$]*\d))?or\b[\s,]+
         (?!so\b|equivalent|more\s+precise|exact|approx|about|roughly|in\s|as\s|simply)\S)""",
@@ -121,7 +126,7 @@ _DOUBT = re.compile(
       |no[,.:;!]|my\ (?:bad|mistake)|make\ (?:it|that)|I\ meant?|(?:edit|update)(?=:)
       |kidding|contradiction|correct\ (?:that|this|it|myself)
       |forgot(?:ten)?|missed|overlooked|no\ wait
-      |on\ (?:second|further|closer)\ (?:thoughts?|reflection|inspection|look)
+      |on\ (?:(?:second|further|closer)\ )?(?:thoughts?|reflection|inspection|look)
       |second\ thoughts?|(?:instead|rather)(?!\ (?:of|than))
       |re-?\s?(?:check|consider|examin|think|calculat|comput|count|do|verif|read)\w*|revis\w+|chang\w+\ my
       |(?:double|triple)[- ]?check\w*|(?:let\ me|let['’]s)\ (?:\w+\ )?(?:check|verify|see)
@@ -138,16 +143,19 @@ _SUBJECT = (
 _AT_END = r"(?=\W*(?:[.,;:!\n]|\Z|\b(?:as|because|since|after|but)\b))"
 _ELSEWHERE = r"(?!\s+(?:for|in|if|when|of|with|to|only)\b)"
 _REFUTED = rf"""(?:(?:also|clearly|obviously|actually|definitely|certainly|all|completely|totally|just|simply)\s+)*
-    (?:an?\s+|the\s+)?(?:wrong|incorrect|false|mistaken?|invalid|erroneous|untrue|nonsense|impossible{_AT_END}|off\b{_AT_END}
+    (?:an?\s+|the\s+)?(?:(?:wrong|incorrect|false|mistaken?|invalid|erroneous|untrue|nonsense)\b(?!\s+(?:to|that)\b)
+      |impossible{_AT_END}|off\b(?:{_AT_END}|\s+by\b)
       |not\s+(?:quite\s+)?(?:right{_ELSEWHERE}|correct{_ELSEWHERE}|true{_ELSEWHERE}|it\b{_AT_END}|valid{_ELSEWHERE}|possible{_AT_END}|my\s+answer|what\s+(?:was|is)\s+(?:asked|wanted)
         |(?:the|an?)\s+(?:\w+\s+)?(?:answer|solution|option)))\b"""
 _DENIES = re.compile(
     rf"""(?i){_SUBJECT}(?:['’][sm]|\s+(?:is|was|am|seems|looks|must\s+be|turns\s+out\s+to\s+be|has\s+to\s+be))\s+{_REFUTED}
       |{_SUBJECT.replace("<pronoun>", "<other>")}(?:\s+(?:is|was|does|can|could)(?:n['’]t|\s+not)|\s+cannot|\s+can['’]t)
-       \s+(?:be\s+)?
+       \s+(?:(?:be|look|seem|sound|feel)\s+)?
        (?:right\b{_ELSEWHERE}|correct\b{_ELSEWHERE}|true\b{_ELSEWHERE}|it\b{_AT_END}|so\b{_AT_END}|work{_AT_END}|possible{_AT_END}
          |(?:the|an?)\s+(?:\w+\s+)?(?:answer|solution)\b)
       |\b(?:do\s+not|don['’]t)\s+(?:think|believe)\s+(?:that['’]?s?|this|it['’]?s?)\s+(?:is\s+|was\s+)?(?:right|correct|true)\b
+      |\b(?:do\s+not|don['’]t|I\s+no\s+longer)\s+(?:trust|believe|stand\s+by|think)\s+(?:that|this|it)\b
+      |{_SUBJECT.replace("<pronoun>", "<again>")}\s+(?:contradicts|violates)\b
       |\bI\s+(?:take\s+(?:that|it|this)\s+back|retract|withdraw|mis(?:read|spoke|counted|calculated|took|understood|wrote))\b
       |\b(?:the|my|our|this|that)\s+(?:above|box\w*|answer|result|solution)\s+(?:contains|has)\s+an?\s+(?:\w+\s+)?(?:mistake|error)\b
       |\b(?:scratch|strike|forget|disregard|ignore)\s+(?:that|this|it|the\s+(?:above|previous|box\w*|last)|my\s+\w+|what\s+I)\b|\bnever\s?mind\b
@@ -181,10 +189,16 @@ _IS_NOW = (
     r"\s*(?:['’]s|\b(?:is|was|should\s+(?:be|have\s+been)|must\s+be|has\s+to\s+be|becomes|equals|comes\s+to)\b|[=:])\s*:?\s*"
     r"(?:(?:actually|really|in\s+fact|indeed|just|only|simply|thus|therefore)\s+)?"
 )
+_VALUE = r"(?:yes|no|true|false)\b|[-−$\\]*\(?\$?[-−$\\]*(?:\d[^\s,;!]*|[A-J]\)?)(?:\s+[^\W\d_]+)?\W*(?:[.,;!\n]|\Z)"
+"""A short answer to the end of its clause."""
 _STATES = re.compile(
     rf"""(?i)(?:(?P<final>\b(?:final|true|correct|actual|right|real)\s+(?:answer|value|number|one|result))|\banswer)
         (?:\s+(?:to|for)\s+(?:this|the|your)\s+(?:question|problem|puzzle|exercise))?{_IS_NOW}
-      |\A[\s$*]*[.;,(]?\s*or\s+(?=[-$\d\\])""",
+      |(?P<other>\A\W*not\s+\S+\s*,?\s+but\s+|\b(?:(?:typo|turns?\s+out\s+(?:that\s+)?it['’]s|should\s+read|I['’]d\s+now\s+say
+         |(?:replace|change)\s+[-$]*\d\S*\s+(?:by|with|to|into)|correct\s+(?:that|this|it)\s+to|hold\s+on)[\s,.:;!—–-]*))
+       (?={_VALUE})
+      |\A[\s$*]*[.;,(]?\s*or\s+(?=[-$\d\\])
+      |(?P<instead>\b)(?=-?\d[\d.,]*\s+instead\b(?!\s+of\b))""",
     re.VERBOSE,
 )
 _CORRECTS = re.compile(
@@ -192,7 +206,7 @@ _CORRECTS = re.compile(
         {_IS_NOW}(?!(?:not|n['’]t)\b)
       |\b(?:I\s+mean(?:t)?(?:\s+to\s+(?:say|write))?|make\s+(?:it|that)|correction|corrected|actually|rather|sorry|oops|no|nope|(?:no\s+)?wait|edit|update|(?:just\s+)?kidding|correct\s+(?:that|this|it|myself)|instead
         |(?:on\s+)?(?:second|further)\s+thoughts?|my\s+(?:bad|mistake))[\s,.:;!—–-]*
-        (?=(?:yes|no|true|false)\b|[-−$\\]*\(?\$?[-−$\\]*(?:\d[^\s,;!]*|[A-J]\)?)(?:\s+[^\W\d_]+)?\W*(?:[.,;!\n]|\Z))
+        (?={_VALUE})
       |\bnot\s+\S+\s*,?\s+but\s+(?:rather\s+)?""",
     re.VERBOSE,
 )
@@ -250,14 +264,16 @@ def remarks(after: str) -> list[tuple[Remark, int]]:
         for match in _DENIES.finditer(sentence):
             before = sentence[max(0, match.start() - 200) : match.start()]
             # `11: that is too small`, `Could it be 13? That is wrong`
-            is_other = (match["pronoun"] or match["other"]) and (re.search(r"\d", before) or was_aside)
+            is_other = (match["pronoun"] or match["other"] or match["again"]) and (
+                re.search(r"\d", before) or was_aside
+            )
             if not (is_other or _NEGATED.search(before) or _EARLIER.search(sentence)):
                 here.append((match.end(), Remark.DENIED))
         here += [(match.end(), Remark.CONFIRMED) for match in _CONFIRMS.finditer(sentence)]
         first = 0 if doubts else len(sentence) if doubt is None else doubt.start()
         for match in _STATES.finditer(sentence):
             if not is_supposed(sentence[: match.end()]):
-                is_another = match["final"] or match.end() > first
+                is_another = match["final"] or match["other"] or match["instead"] is not None or match.end() > first
                 here.append((match.end(), Remark.CORRECTED if is_another else Remark.STATED))
         for match in _CORRECTS.finditer(sentence, first):
             if not _WITH.search(sentence[max(0, match.start() - 200) : match.start()]):  # `with n = 2, it is 2`
@@ -280,6 +296,8 @@ def is_whole(before: str) -> bool:
 
 def is_denied(before: str, after: str) -> bool:
     """Whether the sentence around an answer, or what follows it at once, says that it is not the one."""
+    if _WOULD_BE.search(before[-100:]) and _WERE.match(after[:200]):
+        return True
     return bool(_DENIED_BEFORE.search(before[-200:]) or _DENIED_AFTER.match(after) or is_supposed(before))
 
 

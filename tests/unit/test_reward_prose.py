@@ -319,6 +319,26 @@ TABLE = r"""
 1N | 6 | There are 6 in total: 2 red and 4 blue ones.
 1N | 40 | She drove 40 km in 30 minutes.
 1N | 7 | She needs 7 more points to reach 20.
+0N | 6 | It would be 6 if repetition were allowed, but it isn't.
+0N | 6 | The answer is 6 and a half.
+0N | 6 | The answer is 6, 7.
+0 | 25 | \boxed{25} Hmm, that doesn't look right.
+0 | 25 | \boxed{25} But this contradicts the first condition, so it's 24.
+0 | 25 | \boxed{25} Let me correct that to 26.
+1 | 26 | \boxed{25} Let me correct that to 26.
+0 | 25 | \boxed{25} On reflection it's 26.
+0 | 25 | \boxed{25} Rechecking gives 26 instead.
+0 | 25 | \boxed{25} Not 25 but 26.
+0 | 25 | \boxed{25} That answer is off by one.
+0 | 25 | \boxed{25} I no longer believe this.
+0 | 25 | \boxed{25} Hold on, 26.
+0 | 25 | \boxed{25} Turns out it's 26.
+0 | 25 | \boxed{25} Typo: 26.
+1 | 26 | \boxed{25} Replace 25 by 26.
+1 | 25 | \boxed{25} It is wrong to count the corners twice.
+1 | 25 | \boxed{25} It is false that 26 works.
+1 | 25 | \boxed{25} It turns out it's also a square.
+1 | 25 | \boxed{25} This has 3 factors instead of 4.
 """
 """Verdict, gold, answer (`¶` is a line break), question. `N` asks `NumberReward` too, `L` the reader of letters."""
 
