@@ -18,6 +18,12 @@ _ARTICLE = (
 _LETTER = rf"(?P<letter>[A-J]){_END}{_ARTICLE}"
 _OPTION = r"(?i:(?:option|choice|letter|lettre|letra|lettera)\W{0,3})"
 _ADVERB = r"(?i:(?:I\s+(?:think|believe)|it\s+is|likely|probably|definitely|clearly|donc|also|quindi)\b\W{0,3})"
+_OPINION = (
+    r"(?:^|[.!?:;,]\s)\W{0,3}(?i:(?:(?:clearly|definitely|obviously|surely|certainly|probably|likely|(?:must|has\s+to|would)\s+be"
+    r"|I(?:['’]d|\s+would|['’]ll)?\s+(?:think|believe|say|answer|guess|go\s+for|go\s+with)|I\s+am\s+confident\s+in|let['’]s\s+say"
+    r"|my\s+(?:guess|pick|bet)\s+is|that(?:['’]s|\s+is)|that\s+would\s+be|which\s+is)\b\W{0,3})+)"
+)
+"""Opens a clause that ends with the letter: `Clearly B.`, `I'd say B.`"""
 _LABEL = (
     rf"(?:{ANSWER}|\b(?i:ans|option|choice)\b|选项)(?i:\s+(?:choice|option|letter|finale?|correct[ae]?|corrett?a|giusta|juste|الصحيحة|đúng))?"
     rf"(?i:\s+(?:to|for)\b[^.:\n]{{0,80}}?)?(?:,[^,.\n]{{1,20}},)?\W{{0,4}}(?:{IS}|(?<=ns)\.)\W{{0,8}}(?:(?:la|a|die|de)\s)?{_ADVERB}{{0,2}}"
@@ -25,7 +31,7 @@ _LABEL = (
 _ALONE = r"[^\w\n]*$"
 _CLAUSE_ENDS = r"\)?[^\S\n]*(?=[.,;!\n]|\Z)"
 _RIGHT = (
-    r"\)?\s+(?:is|seems|looks)\s+(?:the\s+)?(?:only\s+)?(?:correct|right|best|(?:possible\s+|final\s+)?answer(?!\s+\w)"
+    r"\)?\s+(?:is|seems|looks)\s+(?:the\s+)?(?:only\s+)?(?:correct|right|best|most\s+(?:plausible|likely|reasonable)|(?:possible\s+|final\s+)?answer(?!\s+\w)"
     r"|(?:one|option|choice|answer)\s+(?:left|remaining|that\s+(?:fits|works)))\b"
 )
 # What stands before and after a stated letter, with its weight: one of more weight overrules those before it.
@@ -49,11 +55,19 @@ _STATED = [
         ),
         (1, r"(?i:\b(?:leav(?:es|ing)|left\s+with)\s+(?:us\s+with\s+|only\s+|just\s+)?\W{0,2})", _CLAUSE_ENDS),
         (1, r"(?i:\b(?:only|just)\s+)", r"\)?\s+(?:is\s+left|remains|fits|works|is\s+(?:right|correct|possible))\b"),
-        (1, r"^[^\w\n]*", r"\)?\s+it\s+is\b"),
+        (1, r"(?:^|[.!?]\s)[^\w\n]*", r"\)?\s+it\s+is\b"),
         (1, r"(?i:\bby\s+(?:elimination|exclusion)\b\W{0,3})", _CLAUSE_ENDS),
         (1, r"(?i:\b(?:choose|chose|pick|select|conclude|go(?:ing)?\s+with)\b\W{0,4})", _CLAUSE_ENDS),
         # Only where nothing above is there: the one that is called right, named as an option, or listed.
         (0, r"(?<!\w)", _RIGHT),
+        (0, _OPINION, _CLAUSE_ENDS),
+        (
+            0,
+            r"^\W*(?i:(?:correct|right|best|solution|result|verdict|final|selected|chosen|conclusion)\s*[:=]\W{0,4})",
+            _ALONE,
+        ),
+        # "B, since A fails", but not "B, since it fails, is out"
+        (0, r"(?:^|[.!?]\s)[^\w\n]*", r"\)?,?\s+(?:because|since|as)\b(?![^.\n]*,\s*(?:is|was|can|must|fails)\b)"),
         (-1, r"(?:\((?=[A-J]\))|(?i:\b(?:option|choice)\s+)\(?)", ""),
         (-2, r"^[^\w\n]*", r"(?:[.):]|[^\S\n]-)[^\S\n]"),
     )
@@ -70,7 +84,7 @@ _COMBINED = re.compile(
 """Behind a stated letter, the text of its option: `D) A and C`."""
 _HEDGE = re.compile(
     rf"""(?:\W{{0,3}}(?:\b(?i:or|and|else|otherwise|oder|und|ou|et|o|y|e|или)\b|또는|または)
-          |[^\S\n]+if\b[^.\n]*\b(?:else|otherwise)\b|\)(?=\()|[^\S\n]*(?:\.{{2,}}|[–—]|\b(?:to|through)\b)
+          |[^\S\n]+if\b[^.\n]*(?:\b(?:else|otherwise)\b|[,;](?=\W+[A-J]\)?\s+(?:if|else|otherwise)\b))|\)(?=\()|[^\S\n]*(?:\.{{2,}}|[–—]|\b(?:to|through)\b)
           |[^\w\n]{{0,3}}(?:[/,;|&、或和+~]|[^\S\n]))[^\w\n]{{0,4}}
         (?:(?:maybe|possibly|perhaps|also|alternatively|failing\s+that)\W{{1,3}})?(?:\\f?boxed\{{)?\(?{_OTHER}
       | ,\s*(?:maybe|possibly|perhaps)\b

@@ -23,7 +23,7 @@ _OPENING = r"[\s*_`\"'$:(\[\\]*(?:f?box(?:ed)?\s*\{[\s$(\\{]*)?\Z"
 _CLOSING = r"[\s*_`\"'$)\]}\\]*"
 _SAME_CLAUSE = r"(?:(?!\b(?:so|thus|hence|therefore|and|but|because|since|instead)\b)[^,;:.!?\n])*"
 _WRONG = (
-    r"(?:wrong|incorrect|false|impossible|untrue|invalid|excluded|eliminated|rejected|ruled\s+out"
+    r"(?:wrong|incorrect|false|impossible|untrue|invalid|excluded|eliminated|rejected|(?:ruled\s+)?out(?=\s*[.,;!\n]|\s*\Z)"
     r"|falsch|faux|fausse|incorrecte|incorrecta|falsa|errata|errada)"
 )
 _NOT_IT = (
