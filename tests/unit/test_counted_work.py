@@ -43,6 +43,7 @@ from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.backends.sglang.answer import read_answer
 from strands_sglang.backends.sglang.request import wire_fields
 from strands_sglang.conversation import Conversation, TurnRequest, limits
+from strands_sglang.exceptions import BackendRequestError
 from strands_sglang.testing import HTTPResponse, MockTransport
 from strands_sglang.tokenizer import TokenizerAdapter
 from tests.provider_support import call, completion, tokenizer
@@ -295,6 +296,21 @@ def test_a_turn_makes_the_same_calls_whatever_the_length() -> None:
 def test_calls_of_a_turn_stay_bounded() -> None:
     """809 when this was written; each costs 0.1 to 0.5 microseconds, and more once caches are cold."""
     assert sum(work_at(LONG).calls.values()) <= 825
+
+
+def test_sampling_parameters_are_checked_once_and_again_when_they_change() -> None:
+    episode = Episode(1)
+    episode.conversation.update_config(sampling_params={"temperature": 1, "stop": ["a"]})
+    with patch.object(episode.client, "check_sampling_params", wraps=episode.client.check_sampling_params) as check:
+        for _ in range(3):
+            episode.turn()
+        params = episode.conversation.config["sampling_params"]
+        params["stop"].append("b")
+        episode.turn()
+        assert check.call_count == 2
+        params["temperature"] = True  # equal to what was checked
+        with pytest.raises(BackendRequestError, match="temperature"):
+            episode.turn()
 
 
 SLIME_CALLS_A_TURN = 20

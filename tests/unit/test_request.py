@@ -233,3 +233,21 @@ def test_the_text_of_a_prompt_grows_only_by_what_extends_it() -> None:
     for ids in ([7, 8], [7, 8], [7, 8, 1, 2], [7, 9], [7, 8, 1], [7, 8, 1, 3], [7, 8, 513], [5], [5, 6]):
         request = GenerateRequest(prompt=array("i", ids), scratch=scratch)
         assert orjson.loads(write_prompt(request)) == ids
+
+
+@pytest.mark.parametrize(
+    ("ids", "vocab_size", "words"),
+    [
+        ([7, 8, -1], 10, "input_ids has -1"),
+        ([7, 8, 10], 10, "input_ids has 10, outside"),
+        ([7, 8, 1], 8, "input_ids has 8, outside"),  # an id of the call before, when the vocabulary was not known
+        ([7, 8], 8, "input_ids has 8, outside"),
+        ([], 10, "input_ids is empty"),
+    ],
+)
+def test_a_grown_prompt_is_checked_whole(ids: list[int], vocab_size: int, words: str) -> None:
+    scratch: dict[str, Any] = {}
+    write_prompt(GenerateRequest(prompt=array("i", [7, 8]), scratch=scratch))
+    for _ in range(2):  # what was refused is not held for checked
+        with pytest.raises(SGLangRequestError, match=words):
+            write_prompt(GenerateRequest(prompt=array("i", ids), scratch=scratch), vocab_size)

@@ -103,20 +103,25 @@ def token_array(ids: Sequence[int] | array[int] | NDArray[Any]) -> array[int]:
     return pack_ids(ids, "input_ids", BackendRequestError)
 
 
-def check_prompt(ids: array[int], vocab_size: int | None) -> None:
-    """Refuse (`BackendRequestError`) an empty prompt, and ids that would kill a server; `vocab_size` None: unknown."""
-    if not ids:
-        raise BackendRequestError("input_ids is empty: expected at least one token id")
-    import numpy as np
+def check_prompt(ids: Sequence[int], vocab_size: int | None, *, highest: int = -1) -> int:
+    """Refuse (`BackendRequestError`) an empty prompt, and ids that would kill a server; `vocab_size` None: unknown.
 
-    values = np.frombuffer(ids, dtype=np.int32)  # `min` and `max` of an array make an object of every id
-    if (lowest := int(values.min())) < 0:
+    Where only the end of a prompt is new, `ids` are those, and `highest` is the highest id before them.
+
+    Returns:
+        The highest id of all.
+    """
+    if not ids and highest < 0:
+        raise BackendRequestError("input_ids is empty: expected at least one token id")
+    if (lowest := min(ids, default=0)) < 0:
         raise BackendRequestError(f"input_ids has {lowest}: a negative id would kill the server")
-    if vocab_size is not None and (highest := int(values.max())) >= vocab_size:
+    highest = max(highest, max(ids, default=-1))
+    if vocab_size is not None and highest >= vocab_size:
         raise BackendRequestError(
             f"input_ids has {highest}, outside the vocabulary of {vocab_size}: it would kill the server; "
             "is this the tokenizer of the served model?"
         )
+    return highest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from array import array
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -51,6 +52,7 @@ class CallPlanner:
         self._tokens = tokens
         self._forest = forest
         self._vocab_size = vocab_size
+        self._sampling: tuple[Backend | None, str, dict[str, Any]] = None, "", {}
 
     async def plan(
         self,
@@ -83,7 +85,13 @@ class CallPlanner:
         wanted = {**config["sampling_params"], **own, **asked.constraints}
         can = backend.capabilities
         refuse_incapable(can, config, wanted)
-        wanted = backend.check_sampling_params(wanted, vocab_size=vocab_size)
+        # A model asks for the same in every call, and its parameters are checked once. By their spelling, which tells
+        # True and 1 apart, and a list that was changed.
+        checked_by, spelled, checked = self._sampling
+        if checked_by != backend or spelled != (spelled := f"{wanted!r}, {vocab_size}"):
+            checked = backend.check_sampling_params(wanted, vocab_size=vocab_size)
+            self._sampling = backend, spelled, checked
+        wanted = copy.deepcopy(checked)
         bounds = await self._bounds(context, can, call, config, reservation, wanted.get("max_new_tokens"))
         wanted["max_new_tokens"] = longest = bounds.most_tokens()
         # A budget may leave less than the least length asked for; servers refuse such a request.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from .reasoning import SegmentKind, Segments, TextSegment
@@ -32,7 +33,7 @@ def read_outside(
         blocks: The blocks of the segments by their offset; those found here are added.
         is_tool: Tells whether a tool of this name is declared.
     """
-    pattern = _marks(parser)
+    pattern = _marks(parser.end_markers, parser.opening)
     if pattern is None:
         return list(segments)
     result = Segments()
@@ -85,9 +86,10 @@ def read_outside(
     return result
 
 
-def _marks(parser: ToolParser) -> re.Pattern[str] | None:
+@lru_cache(maxsize=256)
+def _marks(end_markers: tuple[str, ...], opening: str) -> re.Pattern[str] | None:
     """What to look for; inline code and quoted markers come first, so that nothing is found inside of them."""
-    end = "|".join(map(re.escape, parser.end_markers))
+    end = "|".join(map(re.escape, end_markers))
     ends = [rf"(?P<quote>[\"'])(?:{end})(?P=quote)", f"(?P<end>{end})"] if end else []
-    marks = [*([parser.opening] if parser.opening else []), *ends]
+    marks = [*([opening] if opening else []), *ends]
     return re.compile("|".join(["`[^`\n]+`", *marks])) if marks else None

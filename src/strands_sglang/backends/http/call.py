@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from ...exceptions import BackendRequestError
-from ..contract import GenerateRequest
+from ..contract import GenerateRequest, check_prompt
 
 
 @dataclass(slots=True)
@@ -37,18 +37,19 @@ class GenerateCall:
         return b'%b,"%b":%b}' % (head[:-1], prompt_name, prompt)
 
 
-def write_prompt(request: GenerateRequest) -> bytes:
-    """The JSON of a request's prompt; that of the episode's last call grows by what is new.
+def write_prompt(request: GenerateRequest, vocab_size: int | None = None) -> bytes:
+    """The JSON of a prompt that `check_prompt` passes; that of the episode's last call grows by what is new.
 
     Writing 90,000 ids takes 0.4 ms, a tenth of a turn; comparing them with those of the last call takes 0.03 ms.
     """
-    import numpy as np
-
-    ids, (before, text) = request.prompt.tobytes(), request.scratch.get("prompt") or (b"", b"[]")
+    nothing = b"", b"[]", -1
+    ids, (before, text, highest) = request.prompt.tobytes(), request.scratch.get("prompt") or nothing
     if not ids.startswith(before):
-        before, text = b"", b"[]"
-    if new := request.prompt[len(before) // request.prompt.itemsize :]:
-        written = orjson.dumps(np.frombuffer(new, dtype=np.int32), option=orjson.OPT_SERIALIZE_NUMPY)
+        before, text, highest = nothing
+    new = request.prompt[len(before) // request.prompt.itemsize :].tolist()
+    highest = check_prompt(new, vocab_size, highest=highest)
+    if new:
+        written = orjson.dumps(new)
         text = b"%b,%b" % (text[:-1], written[1:]) if before else written
-        request.scratch["prompt"] = ids, text
+        request.scratch["prompt"] = ids, text, highest
     return text

@@ -11,7 +11,6 @@ import math
 import random
 import re
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -150,7 +149,7 @@ class RetryBudget:
         self._policy, self._rng = policy, rng
         self._deadline = math.inf if policy.retry_deadline is None else policy.retry_deadline
         self._started = time.monotonic()
-        self._used: Counter[RetryClass] = Counter()
+        self._used: list[RetryClass] = []
 
     @property
     def age(self) -> float:
@@ -160,7 +159,7 @@ class RetryBudget:
     @property
     def seconds_left(self) -> float:
         """Seconds in which attempts may still begin, at most."""
-        longest = (self._policy.max_retries - self._used.total()) * self._policy.max_retry_delay
+        longest = (self._policy.max_retries - len(self._used)) * self._policy.max_retry_delay
         return max(0.0, min(longest, self._deadline - self.age))
 
     @property
@@ -170,19 +169,19 @@ class RetryBudget:
 
     def next_delay(self, kind: RetryClass, retry_after: float | None = None) -> float | None:
         """Seconds, at least `retry_after`, before the next attempt, or None if a failure of this class is final."""
-        if kind is RetryClass.STALE and self._used[kind] >= self._policy.limit(kind):
+        if kind is RetryClass.STALE and self._used.count(kind) >= self._policy.limit(kind):
             kind = RetryClass.RESET  # no idle timer closes new connections as well
-        if self._used[kind] >= self._policy.limit(kind):
+        if self._used.count(kind) >= self._policy.limit(kind):
             return None
         delay = 0.0
         if kind is not RetryClass.STALE:
-            paid = sum(count for used, count in self._used.items() if used is not RetryClass.STALE)
+            paid = len(self._used) - self._used.count(RetryClass.STALE)
             if paid >= self._policy.max_retries:
                 return None
             delay = max(self._policy.backoff(paid, self._rng), retry_after or 0.0)
         if self.age + delay > self._deadline:
             return None
-        self._used[kind] += 1
+        self._used.append(kind)
         return delay
 
 

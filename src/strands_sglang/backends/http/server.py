@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self
 
 from ...exceptions import BackendError, BackendHTTPError, check_positive, explain_arguments
 from ..answer import parse_answer
-from ..contract import Backend, GenerateAnswer, GenerateRequest, check_prompt
+from ..contract import Backend, GenerateAnswer, GenerateRequest
 from . import served
 from .call import GenerateCall, write_prompt
 from .options import (
@@ -243,7 +243,7 @@ class ServerClient(Backend):
             BackendRequestError: The request is wrong; nothing was sent.
             BackendError: As of any backend.
         """
-        check_prompt(request.prompt, request.vocab_size or self._vocab_size)
+        prompt = write_prompt(request, request.vocab_size or self._vocab_size)
         if call is None:
             call = self._write(request)
         headers = {**self._headers, **affinity_header(self._affinity_header, request.routing_key)}
@@ -253,7 +253,7 @@ class ServerClient(Backend):
         budget = RetryBudget(self.retry_policy, self._rng)
         while True:
             try:
-                return await self._attempt(transport, call, headers, attempt)
+                return await self._attempt(transport, call, prompt, headers, attempt)
             except asyncio.CancelledError:
                 if attempt.connected:
                     await transport.tell_abort(attempt.rid, attempt.age)
@@ -292,7 +292,7 @@ class ServerClient(Backend):
                 raise
 
     async def _attempt(
-        self, transport: LoopTransport, call: GenerateCall, headers: Mapping[str, str], attempt: Attempt
+        self, transport: LoopTransport, call: GenerateCall, prompt: bytes, headers: Mapping[str, str], attempt: Attempt
     ) -> GenerateAnswer:
         """One attempt in the slot that its caller has taken, and that is given back."""
         rid = attempt.rid
@@ -305,7 +305,7 @@ class ServerClient(Backend):
             transport.in_flight[rid] = attempt
             self._sent_ids.append(rid)
             try:
-                request = HTTPRequest("POST", self._generate_url, headers, call.body(rid, write_prompt(call.request)))
+                request = HTTPRequest("POST", self._generate_url, headers, call.body(rid, prompt))
                 response = await transport.http.request(
                     request, timeout=self.timeout, limit=self._max_answer_bytes, attempt=attempt
                 )
