@@ -451,6 +451,8 @@ def test_areal_has_a_version_for_every_sampled_token() -> None:
     with pytest.raises(InvalidSampleError, match=r"versions are numbers.*'default'.*version_of="):
         areal.tensor_dict(named)
     assert areal.tensor_dict(named, version_of=lambda version: 0) is not None
+    with pytest.raises(InvalidSampleError, match=r"int32, and a weight version is 1700000000000: give version_of="):
+        areal.tensor_dict(named, version_of=lambda version: 1700000000000)
 
 
 def test_tinker_inputs_are_shifted_by_one() -> None:

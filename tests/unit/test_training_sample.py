@@ -87,6 +87,59 @@ async def step(script: list[Any], **options: Any) -> Any:
     return await env.step(Action(message="hello"))
 
 
+# ---- tokens of stale weights -----------------------------------------------------------------------------------------
+
+
+def versioned(**changes: Any) -> TrainingSample:
+    """A reply that weights 3 began and 4 went on with, a tool's result, and a reply of weights 5."""
+    spans = [("3", 2, 4), ("4", 4, 5), ("5", 6, 8)]
+    fields: dict[str, Any] = {
+        "token_ids": np.arange(8, dtype=np.int32),
+        "loss_mask": np.array([0, 0, 1, 1, 1, 0, 1, 1], dtype=np.uint8),
+        "weight_versions": tuple(WeightVersionSpan(version=name, start=a, end=b) for name, a, b in spans),
+        **dict.fromkeys(("logprobs", "routed_experts", "experts_shape", "sampling_mask", "token_rewards")),
+    }
+    return make(**{**fields, **changes})
+
+
+def test_tokens_of_older_weights_leave_the_loss_one_by_one() -> None:
+    sample = versioned(metadata={"x": 1})
+    masks = {least: sample.masked(min_version=least) for least in range(3, 7)}
+    assert [each.loss_mask.tolist()[2:] for each in masks.values()] == [
+        [1, 1, 1, 0, 1, 1],
+        [0, 0, 1, 0, 1, 1],
+        [0, 0, 0, 0, 1, 1],
+        [0, 0, 0, 0, 0, 0],
+    ]
+    assert [each.masked_share for each in masks.values()] == [0.0, 0.4, 0.6, 1.0]
+    assert masks[3] is sample
+    assert all(each.validate().is_scored for each in masks.values())
+    assert_same(masks[4].masked(min_version=5), masks[5])
+    assert (masks[6].is_usable, masks[6].metadata) == (False, {"x": 1, "masked_tokens": 5})
+    assert sample.masked(min_version=1, version_of=lambda name: int(name) - 3).loss_mask.sum() == 3
+
+
+def test_what_another_path_trains_is_stale_on_this_one_too() -> None:
+    """Exported alone, a path trains it."""
+    shared = np.array([0, 0, 1, 1, 1, 0, 0, 0], dtype=np.uint8)
+    sample = versioned(trained_elsewhere=shared, loss_mask=versioned().loss_mask - shared)
+    masked = sample.masked(min_version=4)
+    assert (masked.masked_share, one_row([masked]).loss_mask.tolist()) == (0.0, [0, 0, 0, 0, 1, 0, 1, 1])
+
+
+def test_a_token_of_unknown_age_is_refused_only_where_it_is_trained() -> None:
+    unknown = (WeightVersionSpan(version="5", start=2, end=5), WeightVersionSpan(version=None, start=6, end=8))
+    with pytest.raises(InvalidSampleError, match="token 6 is trained and has no weight version"):
+        versioned(weight_versions=unknown).masked(min_version=3)
+    with pytest.raises(
+        InvalidSampleError,
+        match=r"are numbers here, and one is 'a': publish .* version_of=",
+    ):
+        make().masked(min_version=3)
+    failed = make(status=SampleStatus.FAILED, reward=None)
+    assert failed.masked(min_version=3) is failed
+
+
 # ---- building --------------------------------------------------------------------------------------------------------
 
 

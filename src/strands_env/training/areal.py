@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from strands_env.training.sample import InvalidSampleError, TrainingSample
 
 
@@ -29,27 +27,14 @@ def tensor_dict(sample: TrainingSample, *, version_of: Callable[[str], int] = in
 
     if not sample.is_usable:
         return None
-    mask = sample.trained_mask()
-    versions = np.full(len(sample), -1, dtype=np.int32)
-    for span in sample.weight_versions:
-        if span.version is None:
-            continue
-        try:
-            number = int(version_of(span.version))
-        except (TypeError, ValueError, LookupError) as error:
-            raise InvalidSampleError(
-                f"AReaL's versions are numbers, and the weight version is {span.version!r}: publish weights under a "
-                "number, or give version_of= to make one of it"
-            ) from error
-        versions[span.start : span.end] = number
-    # AReaL weighs a token by the age of its weights: one without a version would count as sampled by none.
-    if (missing := (sample.loss_mask == 1) & (versions < 0)).any():
-        raise InvalidSampleError(f"token {int(missing.argmax())} is trained and has no weight version")
+    mask, versions = sample.trained_mask(), sample.version_numbers(version_of)
+    if (highest := int(versions.max())) > 2**31 - 1:
+        raise InvalidSampleError(f"AReaL's versions are int32, and a weight version is {highest}: give version_of=")
     return {
         "input_ids": torch.tensor([sample.token_ids.tolist()], dtype=torch.int64),
         "loss_mask": torch.tensor([mask], dtype=torch.int32),
         "logprobs": torch.tensor([sample.full_logprobs()], dtype=torch.float32),
-        "versions": torch.tensor(versions[None]),
+        "versions": torch.tensor(versions[None], dtype=torch.int32),
         "attention_mask": torch.ones((1, len(sample)), dtype=torch.bool),
         "rewards": torch.tensor([float(sample.reward or 0.0)], dtype=torch.float32),
     }

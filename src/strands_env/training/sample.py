@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +22,9 @@ from strands_sglang.trajectory.tokens import mask_runs
 
 TEACHER_ERROR = "teacher_error"
 """The entry of a sample's metadata that says why the teacher did not score it."""
+
+MASKED_TOKENS = "masked_tokens"
+"""The entry of a sample's metadata that counts the tokens `TrainingSample.masked` took out of the loss."""
 
 
 class SampleStatus(StrEnum):
@@ -132,6 +135,12 @@ class TrainingSample:
         """Its reward counts in the statistics of its group, also where no token is trained."""
         return not self.status.is_lost and self.reward is not None
 
+    @property
+    def masked_share(self) -> float:
+        """Share of the trained tokens that `masked` took out of the loss, from 0.0 to 1.0."""
+        masked: int = self.metadata.get(MASKED_TOKENS, 0)
+        return masked / max(masked + self.trained_tokens, 1)
+
     def experts_array(self) -> NDArray[np.int32] | None:
         """Routed experts as `int32[tokens - 1, layers, top_k]`, or None; `ValueError` without a fitting shape."""
         if self.routed_experts is None:
@@ -218,6 +227,59 @@ class TrainingSample:
             media=tuple(image for image in self.media if image.offset < max_tokens),
             status=SampleStatus.TRUNCATED if ended_well else self.status,
             finish_reason="length",
+        )
+
+    def version_numbers(self, version_of: Callable[[str], int] = int) -> NDArray[np.int64]:
+        """The number of the weight version of each token, int64[tokens]; -1 where none is known.
+
+        Args:
+            version_of: Makes a number, from 0, of a weight version.
+
+        Raises:
+            InvalidSampleError: A version is not a number, or a trained token has none.
+        """
+        versions = np.full(len(self), -1, dtype=np.int64)
+        for span in self.weight_versions:
+            if span.version is None:
+                continue
+            try:
+                versions[span.start : span.end] = int(version_of(span.version))
+            except (TypeError, ValueError, LookupError, OverflowError) as error:
+                raise InvalidSampleError(
+                    f"weight versions are numbers here, and one is {span.version!r}: publish weights under a number, "
+                    "or give version_of= to make one of it"
+                ) from error
+        # The age of a token decides about it: one without a version would count as sampled by the oldest weights.
+        if (missing := (self.loss_mask == 1) & (versions < 0)).any():
+            raise InvalidSampleError(f"token {_first(missing)} is trained and has no weight version")
+        return versions
+
+    def masked(self, *, min_version: int, version_of: Callable[[str], int] = int) -> TrainingSample:
+        """The sample without loss on tokens that older weights sampled; itself where there are none.
+
+        `masked_share` tells how much that was. A sample that is masked whole still counts in its group's statistics.
+        The rewards of masked turns count no more: compute `turn_advantages` first.
+
+        Args:
+            min_version: The oldest version that is trained.
+            version_of: Makes a number, from 0, of a weight version.
+
+        Raises:
+            InvalidSampleError: A version is not a number, or a trained token has none.
+        """
+        if not self.is_usable:
+            return self
+        is_fresh = self.version_numbers(version_of) >= min_version
+        elsewhere = self.trained_elsewhere
+        stale = self.trained_tokens - int((self.loss_mask * is_fresh).sum())
+        if not stale and (elsewhere is None or is_fresh[elsewhere == 1].all()):
+            return self
+        return replace(
+            self,
+            loss_mask=self.loss_mask * is_fresh,
+            # Where this path is exported alone, it trains these too.
+            trained_elsewhere=None if elsewhere is None else elsewhere * is_fresh,
+            metadata={**self.metadata, MASKED_TOKENS: self.metadata.get(MASKED_TOKENS, 0) + stale},
         )
 
     def validate(self, *, logprobs_required: bool = False) -> TrainingSample:
