@@ -76,7 +76,7 @@ class Anywhere(MessagePlacement):
 
 
 def arranged(wire: WireRequest) -> list[Message]:
-    return Canon(placement=Anywhere(str), glue=wire.glue).arrange(wire.messages).messages
+    return Canon(placement=Anywhere(str), glue=wire.glue).arrange(wire.history).history.messages
 
 
 @pytest.mark.parametrize("name", FOLLOWS)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from provider_support import user
 
-from strands_sglang.conversation.messages import read_message, read_messages
+from strands_sglang.conversation.history_reader import StrandsReader
+from strands_sglang.conversation.messages import read_message
 from strands_sglang.exceptions import TrajectoryError
 from strands_sglang.fast_paths import FastPath
 from strands_sglang.trajectory import (
@@ -49,10 +50,11 @@ class Episode:
 
     def __init__(self) -> None:
         self.forest = TrajectoryForest(has_memory=FastPath.HISTORY_MEMORY.is_on)
+        self._reader = StrandsReader()
         self._next = 0
 
     def locate(self, history: list[Any], context: bytes = CONTEXT, **caller: Any) -> Location:
-        return self.forest.locate(context, read_messages(history), CallOrigin(**caller))
+        return self.forest.locate(context, self._reader.read(history), CallOrigin(**caller))
 
     def ids(self, count: int) -> array[int]:
         self._next += count

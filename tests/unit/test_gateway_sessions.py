@@ -252,9 +252,9 @@ def test_a_reminder_in_a_tool_result_leaves_the_history_before_it_as_it_was() ->
     canon = Canon(placement=MessagePlacement(lambda chat: ""))
     call = Message(role="assistant", calls=(Call("a", "add", {}),))
     before = canon.arrange([call, Message(role="user", results=(Result("a", ("3",)),))])
-    held = copy.deepcopy(before)
+    held = copy.deepcopy(before.history.messages)
     after = canon.arrange([Message(role="system", parts=("Note",))], before)
-    assert "Note" in str(after.messages) and before == held
+    assert "Note" in str(after.history.messages) and before.history.messages == held
 
 
 async def test_a_receipt_tells_equal_siblings_apart_and_a_forged_one_is_ignored() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.conversation.history_reader import HistoryReader, strands_reader
+from strands_sglang.conversation.history_reader import HistoryReader, StrandsReader
 from strands_sglang.conversation.messages import (
     ShownCall,
     format_content_block,
@@ -334,7 +334,7 @@ def test_messages_that_are_printed_alike_are_one(one: dict[str, Any], other: dic
     assert read_message(one) == read_message(other)
 
 
-@pytest.mark.parametrize("histories", [strands_reader, partial(HistoryReader, 8)])
+@pytest.mark.parametrize("histories", [StrandsReader, partial(HistoryReader, 8)])
 @pytest.mark.parametrize("name", [name for name in OTHERS if name != "not a number"])
 def test_a_history_is_read_again_only_where_it_is_another(name: str, histories: Any) -> None:
     seen: list[int] = []
@@ -344,7 +344,7 @@ def test_a_history_is_read_again_only_where_it_is_another(name: str, histories: 
         return read_message(item, index, before)
 
     known, (one, other), question = histories(), OTHERS[name], user(text("q"))
-    other_at = [0, 1, 2, 3] if histories is strands_reader else [2, 3]
+    other_at = [0, 1, 2, 3] if histories is StrandsReader else [2, 3]
     for history, expected in (
         ([question, question, one], [0, 1, 2]),
         ([question, question, copy.deepcopy(one), question], [3]),
@@ -353,18 +353,18 @@ def test_a_history_is_read_again_only_where_it_is_another(name: str, histories: 
         ([question, question, other, question, question], [4]),
     ):
         seen.clear()
-        assert known.read(history, read_one) == read_messages(history)
+        assert known.read_items(history, read_one) == read_messages(history)
         assert seen == expected
 
 
 def test_threads_with_histories_that_begin_alike_read_their_own() -> None:
-    histories, question = strands_reader(), user(text("q"))
-    histories.read([question], read_message)
+    histories, question = StrandsReader(), user(text("q"))
+    histories.read_items([question], read_message)
     others: list[Any] = []
 
     def read_slowly(item: Any, index: int, before: Any) -> Any:
         other = threading.Thread(
-            target=lambda: others.append(histories.read([question, assistant(text("b"))], read_message))
+            target=lambda: others.append(histories.read_items([question, assistant(text("b"))], read_message))
         )
         other.start()
         other.join(0.05)  # it has to wait
@@ -372,17 +372,17 @@ def test_threads_with_histories_that_begin_alike_read_their_own() -> None:
         return read_message(item, index, before)
 
     threads: list[threading.Thread] = []
-    own = histories.read([question, assistant(text("a"))], read_slowly)
+    own = histories.read_items([question, assistant(text("a"))], read_slowly)
     threads[0].join()
     assert [message.text for message in own] == ["q", "a"]
     assert [message.text for message in others[0]] == ["q", "b"]
 
 
 def test_what_its_owner_changes_in_place_is_another_message() -> None:
-    histories, reply = strands_reader(), assistant(use("a", x=[1]))
-    (before,) = histories.read([reply], read_message)
+    histories, reply = StrandsReader(), assistant(use("a", x=[1]))
+    (before,) = histories.read([reply])
     reply["content"][0]["toolUse"]["input"]["x"].append(2)
-    (after,) = histories.read([reply], read_message)
+    (after,) = histories.read([reply])
     assert (before.calls[0].input, after.calls[0].input) == ({"x": [1]}, {"x": [1, 2]})
 
 

@@ -19,7 +19,7 @@ import logging
 import threading
 import uuid
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, Unpack
 
@@ -33,6 +33,7 @@ from ..tool_parsers import ToolParser, as_tool_parser
 from ..trajectory import (
     Completion,
     FinishType,
+    History,
     Image,
     Location,
     Message,
@@ -47,9 +48,9 @@ from ..trajectory import (
 from ..trajectory.images import Processor, image_expander
 from ..trajectory.media import ImageExpander
 from .generation import generate
-from .history_reader import strands_reader
+from .history_reader import StrandsReader
 from .limits import CancelScope, Reservation, SharedBudget
-from .messages import SystemPrompt, read_message, read_messages, system_text
+from .messages import SystemPrompt, read_message, system_text
 from .options import DEFAULTS, InjectedContext, ReasoningPolicy, SGLangConfig, merge_options
 from .plan import CallPlanner
 from .prompts import PreparedTurn, PromptBuilder, PromptFormat, TurnRequest, drops_reasoning
@@ -111,7 +112,7 @@ class Conversation:
             self.backend.image_expander if processor is None else image_expander(processor)
         )
         self._prompts = PromptBuilder(self._tokens, chat_template, parser, self.expander, self.config)
-        self._histories = strands_reader()
+        self._histories = StrandsReader()
         self._planner = CallPlanner(self._tokens, self.forest, vocab_size)
         self._budget = SharedBudget()
         self._parse_errors: dict[str, int] = {}
@@ -158,7 +159,7 @@ class Conversation:
         self._budget = SharedBudget()
         self._parse_errors.clear()
         self._roots_in_a_row.clear()
-        self._histories = strands_reader()
+        self._histories = StrandsReader()
         self._routing_key, self._scratch = uuid.uuid4().hex, dict[str, Any]()
 
     def free_scratch(self) -> None:
@@ -191,7 +192,7 @@ class Conversation:
         """
         return await self.sample(await self.prepare_aside(request), cancel_signal=cancel_signal)
 
-    async def read_images(self, messages: Sequence[Message]) -> None:
+    async def read_images(self, messages: Iterable[Message]) -> None:
         """Decode and size in a thread whatever images of a history are new, so that `prepare` holds no event loop.
 
         What is wrong with an image is said by `prepare`.
@@ -214,48 +215,49 @@ class Conversation:
 
     def prepare(self, request: TurnRequest) -> PreparedTurn:
         """Locate and render a request. Nothing is sent, and no turn is recorded; raises what `turn` raises of that."""
-        messages, tools_key = self._read_history(request), self._prompts.key_of(request.tools)
-        return self._render(request, messages, tools_key, self._locate(request, messages, tools_key))
+        history, tools_key = self._read_history(request), self._prompts.key_of(request.tools)
+        return self._render(request, history, tools_key, self._locate(request, history, tools_key))
 
     async def prepare_aside(self, request: TurnRequest) -> PreparedTurn:
         """`prepare`, in a thread where it would hold up the event loop: for a long text, or behind another one."""
-        messages, tools_key = self._read_history(request), self._prompts.key_of(request.tools)
-        await self.read_images(messages)
-        location = self._locate(request, messages, tools_key)
+        history, tools_key = self._read_history(request), self._prompts.key_of(request.tools)
+        await self.read_images(history)
+        location = self._locate(request, history, tools_key)
         size = len(system_text(request.system)) if location.parent is None and request.system else 0
-        for message in messages[location.first_new :]:
+        for message in history.messages[location.first_new :]:
             size += message.size
         is_long = size >= LONG_TEXT and self._tokens.codec.is_parallel
         if is_long or not self._lock.acquire(blocking=False):
-            return await asyncio.to_thread(self._render, request, messages, tools_key, location)
+            return await asyncio.to_thread(self._render, request, history, tools_key, location)
         try:
-            return self._render(request, messages, tools_key, location)
+            return self._render(request, history, tools_key, location)
         finally:
             self._lock.release()
 
-    def _read_history(self, request: TurnRequest) -> Sequence[Message]:
+    def _read_history(self, request: TurnRequest) -> History:
         messages = request.messages
         if not isinstance(messages, list | tuple):
+            if isinstance(messages, History):
+                return messages
             raise MessageConversionError(f"messages is {messages!r:.100}, expected a list")
         if messages and isinstance(messages[0], Message):
-            return messages
+            return History().and_then(messages)
         count = request.ephemeral_blocks if self.config["injected_context"] is InjectedContext.KEEP else 0
         if not count or not messages:
-            return self._histories.read(messages, read_message)
+            return self._histories.read(messages)
         *before, last = messages
-        history = self._histories.read(before, read_message)
-        shown = read_message(last, len(before), history)
         # Later histories hold the message without these blocks, so that is what they find their place by.
         blocks = list(last["content"])
-        durable = read_message({**last, "content": blocks[: max(len(blocks) - count, 0)]}, len(before), history)
-        return [*history, replace(shown, durable=durable)]
+        history = self._histories.read([*before, {**last, "content": blocks[: max(len(blocks) - count, 0)]}])
+        earlier = history.before or History()
+        shown = replace(read_message(last, len(before), earlier), durable=history.last)
+        return History(earlier, shown, facts=history.facts)
 
-    def _locate(self, request: TurnRequest, messages: Sequence[Message], tools_key: bytes) -> Location:
-        return self.forest.locate(self._context(system_text(request.system), tools_key), messages, request)
+    def _locate(self, request: TurnRequest, history: History, tools_key: bytes) -> Location:
+        return self.forest.locate(self._context(system_text(request.system), tools_key), history, request)
 
-    def _render(
-        self, request: TurnRequest, messages: Sequence[Message], tools_key: bytes, location: Location
-    ) -> PreparedTurn:
+    def _render(self, request: TurnRequest, history: History, tools_key: bytes, location: Location) -> PreparedTurn:
+        messages = history.messages
         with self._lock:
             prompt_format = self._prompts.format_of(request.tools, tools_key)
             system = system_text(request.system)
@@ -273,7 +275,7 @@ class Conversation:
             if request.forced_tools and not request.constraints:
                 request = self._force_call(request, prompt_format)
             return PreparedTurn(
-                request=request, messages=messages, location=location, format=prompt_format, prompt=prompt
+                request=request, history=history, location=location, format=prompt_format, prompt=prompt
             )
 
     async def sample(self, prepared: PreparedTurn, *, cancel_signal: threading.Event | None = None) -> SampledTurn:
@@ -309,7 +311,7 @@ class Conversation:
         """Number of tokens of a history: exact for what is held, a guess by length for the rest. Nothing is encoded."""
         text, held, count = system_text(system), 0, 0
         if any(message["role"] == "assistant" for message in messages):  # else none of it is held
-            history, context = read_messages(messages), self._context(text, self._prompts.key_of(tools))
+            history, context = self._histories.read(messages), self._context(text, self._prompts.key_of(tools))
             turn, held = self.forest.held_part(context, history)
             count = 0 if turn is None else turn.expanded_end
         size = sum(len(encode_value(message["content"])) for message in messages[held:])

@@ -11,7 +11,8 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
-from ..trajectory import Message, encode_value
+from ..trajectory import History, encode_value
+from .messages import read_message
 
 T = TypeVar("T")
 
@@ -59,17 +60,19 @@ class HistoryReader(Generic[T]):
         self._recent: list[_ReadHistory[T]] = []
         self._lock = threading.Lock()
 
-    def read(self, items: Sequence[Any], read_one: Callable[[Any, int, Sequence[T]], T]) -> list[T]:
+    def read_items(self, items: Sequence[Any], read_one: Callable[[Any, int, Sequence[T]], T]) -> list[T]:
         """The history, read by `read_one` from an item, its index and what was read before it."""
         with self._lock:  # agents of one episode may run in several threads
             history: _ReadHistory[T] = _ReadHistory()
+            count = 0
             for each in self._recent:  # the longest: items behind a shorter one would be read again
-                if len(each.values) > len(history.values) and each.is_start_of(items):
-                    history = each
+                if (size := len(each.values)) > count and each.is_start_of(items):
+                    history, count = each, size
             others = [each for each in self._recent if each is not history]
-            if not history.values:
+            if not count:
                 history = self._take_common_start(items, others)
-            for index in range(len(history.values), len(items)):
+                count = len(history.values)
+            for index in range(count, len(items)):
                 item = items[index]
                 value, text = read_one(item, index, history.values), self._copy_text(item)
                 if text is None:
@@ -101,9 +104,21 @@ def _encode_all(items: Sequence[Any]) -> list[bytearray]:
         return list(map(bytearray, map(encode_value, items)))
 
 
-def strands_reader() -> HistoryReader[Message]:
+class StrandsReader(HistoryReader[History]):
     """Reads the histories of an episode's agents, which may change their messages in place."""
-    return HistoryReader(64, _copy_text)
+
+    def __init__(self) -> None:
+        super().__init__(64, _copy_text)
+
+    def read(self, messages: Sequence[Any]) -> History:
+        """The history of Strands messages."""
+        read = self.read_items(messages, self._read_one)
+        return read[-1] if read else History()
+
+    @staticmethod
+    def _read_one(message: Any, index: int, before: Sequence[History]) -> History:
+        history = before[-1] if before else History()
+        return History(history, read_message(message, index, history))
 
 
 def _copy_text(value: Any) -> Any:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import json
 import marshal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Reversible, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -53,7 +53,7 @@ _ADVICE = {
 # ---- reading ----------------------------------------------------------------------------------------------------
 
 
-def read_message(given: Any, index: int = 0, before: Sequence[Message] = ()) -> Message:
+def read_message(given: Any, index: int = 0, before: Reversible[Message] = ()) -> Message:
     """Read a Strands message; content is a list of blocks or a plain string.
 
     Args:

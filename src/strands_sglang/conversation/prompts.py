@@ -29,7 +29,7 @@ from ..template import (
 from ..tokenizer import TokenizerAdapter
 from ..tool_parsers import ToolParser
 from ..tool_parsers.reasoning import ThinkTokens
-from ..trajectory import CallOrigin, Image, Location, Message, Turn, encode_value
+from ..trajectory import CallOrigin, History, Image, Location, Message, Turn, encode_value
 from ..trajectory.media import ImageEncoding, ImageExpander, Medium, PreparedImage, media_growth, place_images
 from .messages import (
     ChatConversation,
@@ -110,7 +110,7 @@ class TurnRequest(CallOrigin):
     """One model call, in terms that belong to no client, and who makes it: a call extends turns of its own agent.
 
     Attributes:
-        messages: The whole history: Strands messages, or messages that were read already.
+        messages: The whole history: Strands messages, or one that was read already.
         ephemeral_blocks: Number of content blocks at the end of the last Strands message that later histories lack.
         system: System prompt: text, or system content blocks.
         tools: Strands tool specs.
@@ -124,7 +124,7 @@ class TurnRequest(CallOrigin):
         trim_stop: Leave a stop string out of the reply's text; its tokens stay in the trajectory.
     """
 
-    messages: Sequence[Any]
+    messages: Sequence[Any] | History
     ephemeral_blocks: int = 0
     system: SystemPrompt = None
     tools: Sequence[ToolSpec] = ()
@@ -140,10 +140,10 @@ class TurnRequest(CallOrigin):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTurn:
-    """A request that is located and rendered, but not sampled; `messages` is its history, read."""
+    """A request that is located and rendered, but not sampled."""
 
     request: TurnRequest
-    messages: Sequence[Message]
+    history: History
     location: Location
     format: PromptFormat
     prompt: Prompt

@@ -10,14 +10,14 @@ before is neither read nor arranged again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..cache import Recent
 from ..conversation.history_reader import HistoryReader
 from ..exceptions import MessageConversionError, TemplateError
-from ..trajectory import Image, Message, Result
+from ..trajectory import History, Image, Message, Result
 from ..trajectory.message import Parts, join_parts, order_results
 
 VOLATILE_RULES: Mapping[str, re.Pattern[str]] = {
@@ -44,7 +44,23 @@ def without_volatile(system: str, rules: Collection[str]) -> tuple[str, tuple[st
     return system, tuple(names)
 
 
-class Readings(HistoryReader[Message | None]):
+class Read(NamedTuple):
+    """A history as a client sent it, read up to an item.
+
+    Attributes:
+        message: The item's, or None for one that is left out.
+        system: Texts of the system messages in front of the first other message.
+        left_out: Types of everything that was left out.
+        history: The other messages.
+    """
+
+    message: Message | None
+    system: tuple[str, ...]
+    left_out: tuple[str, ...]
+    history: History
+
+
+class Readings(HistoryReader[Read]):
     """What a session remembers of the requests in one dialect, so that only what is new is read.
 
     Args:
@@ -58,8 +74,33 @@ class Readings(HistoryReader[Message | None]):
     def __init__(self, read_receipt: Callable[[str], int | None]) -> None:
         super().__init__(_KEPT)
         self._read_receipt = read_receipt
-        self.responses: Recent[list[Message]] = Recent(_REMEMBERED_RESPONSES)
+        self.responses: Recent[History] = Recent(_REMEMBERED_RESPONSES)
         self.items: Recent[Message] = Recent(_REMEMBERED_ITEMS)
+
+    def read(
+        self,
+        items: Sequence[Any],
+        read_one: Callable[[Any, int, Sequence[Read]], Message | None],
+        left_out: Callable[[Any, Message | None], tuple[str, ...]] = lambda item, message: (),
+    ) -> Read:
+        """The whole history.
+
+        Args:
+            read_one: The message of an item, by its index and what was read before it; None leaves it out.
+            left_out: Types of what is left out, of an item and its message.
+        """
+        empty = Read(None, (), (), History())
+
+        def read_next(item: Any, index: int, before: Sequence[Read]) -> Read:
+            _, system, others, history = before[-1] if before else empty
+            message = read_one(item, index, before)
+            if message is not None and message.role == "system" and history.last is None:
+                system += (message.text,)
+            elif message is not None:
+                history = History(history, message)
+            return Read(message, system, others + left_out(item, message), history)
+
+        return self.read_items(items, read_next)[-1] if items else empty
 
     def turn_of(self, receipt: Any) -> int | None:
         """The index of the turn that a value returned by a client proves, if it proves one."""
@@ -122,10 +163,9 @@ class Canon:
     refuse: Callable[[str | Image, str], str | None] = lambda part, role: None
     glue: str | None = None
 
-    def arrange(self, messages: Sequence[Message], after: Arranged | None = None) -> Arranged:
+    def arrange(self, messages: Iterable[Message], after: Arranged | None = None) -> Arranged:
         """The canonical form of a history; the messages follow those of `after`, which is not changed."""
-        before = after or Arranged()
-        out = Arranged(messages=list(before.messages), role=before.role)
+        out = Arranged() if after is None else replace(after)
         for message in messages:
             if message.role == "assistant":
                 self._add_reply(out, message)
@@ -140,7 +180,7 @@ class Canon:
             calls = [call._replace(id=self.call_ids.get(call.id, call.id)) for call in message.calls]
             message = replace(message, calls=tuple(calls))
         if self.glue is not None and out.role == "assistant":
-            out.messages[-1] = join_replies(out.messages[-1], message, self.glue)
+            out.replace_last(join_replies(out.last, message, self.glue))
         else:
             out.append(message, "assistant")
 
@@ -152,17 +192,18 @@ class Canon:
         for call_id, given, is_error in message.results:
             shown, is_refused = self._shown(given, "tool")
             call_id = self.call_ids.get(call_id, call_id)
-            if not any(call.id == call_id for earlier in reversed(out.messages) for call in earlier.calls):
+            if not any(call.id == call_id for earlier in reversed(out.history) for call in earlier.calls):
                 raise MessageConversionError(
                     f"the result of call {call_id[:100]!r} answers no call of this history: send the whole history"
                 )
             results.append(Result(call_id, shown, is_error or is_refused))
         if results and out.role == "tool":  # some clients send one message for each parallel result
-            results = [*out.messages.pop().results, *results]
+            results = [*out.last.results, *results]
+            out.history = out.history.before or History()
         if results:
-            out.append(Message(role="user", results=order_results(results, out.messages)), "tool")
+            out.append(Message(role="user", results=order_results(results, out.history)), "tool")
         if parts or not results:
-            if out.messages and out.role == "user" and not self.placement.accepts("user", "user"):
+            if out.role == "user" and not self.placement.accepts("user", "user"):
                 out.extend_last(parts)
             else:
                 out.append(Message(role="user", parts=parts), "user")
@@ -185,9 +226,9 @@ class Canon:
         if out.role == "assistant" or self.placement.accepts(out.role, "user"):
             out.append(Message(role="user", parts=reminder), "user")
         elif out.role == "tool":  # into the newest result, which no held prefix has yet
-            *before, last = out.messages[-1].results
+            *before, last = out.last.results
             last = last._replace(parts=join_parts([*last.parts, *reminder]))
-            out.messages[-1] = replace(out.messages[-1], results=(*before, last))
+            out.replace_last(replace(out.last, results=(*before, last)))
         else:
             out.extend_last(reminder)
 
@@ -196,18 +237,26 @@ class Canon:
 class Arranged:
     """A history in canonical form; `role` is that of the last message as the template sees it, `tool` for results."""
 
-    messages: list[Message] = field(default_factory=list)
+    history: History = field(default_factory=History)
     role: str = "system"
+
+    @property
+    def last(self) -> Message:
+        """The last message."""
+        assert self.history.last is not None
+        return self.history.last
 
     def append(self, message: Message, role: str) -> None:
         """Add a message that the template sees as one of this role."""
-        self.messages.append(message)
-        self.role = role
+        self.history, self.role = History(self.history, message), role
+
+    def replace_last(self, message: Message) -> None:
+        """Put a message in place of the last one."""
+        self.history = History(self.history.before, message)
 
     def extend_last(self, parts: Parts) -> None:
         """Add parts to the last message, which stays what it was elsewhere."""
-        last = self.messages[-1]
-        self.messages[-1] = replace(last, parts=join_parts([*last.parts, *parts]))
+        self.replace_last(replace(self.last, parts=join_parts([*self.last.parts, *parts])))
 
 
 def join_replies(first: Message, second: Message, glue: str = "\n") -> Message:

@@ -95,7 +95,7 @@ class Counters:
 
     def count_turn(self, prepared: PreparedTurn, turn: Turn, *, is_final: bool, is_sibling: bool) -> None:
         """Count a sampled turn, and what its client did to the reply before it."""
-        location, messages = prepared.location, prepared.messages
+        location, messages = prepared.location, prepared.history.messages
         self.sampled += 1
         self.input_tokens += prepared.prompt_length
         self.cached_tokens += min(turn.completion.cached_tokens or 0, prepared.prompt_length)

@@ -16,7 +16,7 @@ from aiohttp import web
 from ..conversation import Conversation, PreparedTurn, SampledTurn
 from ..conversation.messages import to_strands
 from ..exceptions import TokenBudgetReachedError
-from ..trajectory import Role, Trajectory, Turn
+from ..trajectory import History, Role, Trajectory, Turn
 from .answers import Answer, Answers, key_of
 from .counters import Counters, counters_of
 from .delivery import Exchange, as_json
@@ -123,7 +123,7 @@ class Session:
 
         The main agent is the one that began. Requests without tools (titles, summaries) count only without others.
         """
-        return list(map(to_strands, self.main_agent.messages))
+        return list(map(to_strands, self.main_agent.history))
 
     @property
     def last_turn(self) -> Turn | None:
@@ -231,7 +231,7 @@ class Session:
             if (other := self.other_backends.find(fields)) is not None:
                 return await self._pass_on(exchange, other, counters)
             wire = dialect.read(fields, self.translation.readings(dialect))
-            await self.conversation.read_images(wire.messages)
+            await self.conversation.read_images(wire.history)
             write_count = dialect.count if exchange.route.counts else None
             if write_count is None:
                 self._note(wire, exchange, counters)
@@ -386,7 +386,7 @@ class Session:
                 self.has_ended &= not is_final
             else:
                 counters.count_turn(prepared, answer.turn, is_final=is_final, is_sibling=is_sibling)
-                self.log.note_answer(answer, prepared.messages)  # before those who wait for it wake up
+                self.log.note_answer(answer, prepared.history)  # before those who wait for it wake up
 
         task.add_done_callback(finish)
         return answer
@@ -412,7 +412,7 @@ class Session:
                 raise MaxSecondsReachedError(self.options.max_seconds or 0.0) from None
         self.failure = None
         if request.agent == main.name:
-            main.turn, main.messages = sampled.turn, [*prepared.messages, sampled.reply]
+            main.turn, main.history = sampled.turn, History(prepared.history, sampled.reply)
         return sampled
 
     def _write(self, exchange: Exchange, wire: WireRequest, answer: Answer) -> bytes:
@@ -427,7 +427,7 @@ class Session:
             reply = self.translation.write(wire, answer, sampled)
             exchange.call.is_answered(reply, sampled.turn)
             if wire.kept_by is not None:
-                self.log.note_history(answer, wire.messages)
+                self.log.note_history(answer, wire.history)
             body = b"".join(dialect.events(wire, reply)) if wire.stream else dumps(dialect.answer(wire, reply))
         except Exception as error:  # whatever it is, a repeat would meet it again
             self.answers.fail(answer)

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..backends.records import from_json, to_json
 from ..conversation import Conversation, SampledTurn
 from ..exceptions import StateFullError
-from ..trajectory import Location, Message, Turn
+from ..trajectory import History, Location, Turn
 from ..trajectory.forest import ForestFacts
-from ..trajectory.history import FollowedHistory, HistoryMemory
 from .answers import Answer
 from .counters import Counters
 from .dialects import RESPONSES
@@ -35,11 +34,11 @@ _COMMITTED = ("prompt_ids", "completion", "reply", "calls", "media", "is_constra
 
 @dataclass(slots=True, eq=False)
 class MainAgent:
-    """The agent that began, among those with tools or those without: its last turn, and the messages up to it."""
+    """The agent that began, among those with tools or those without: its last turn, and the history up to it."""
 
     name: str | None
     turn: Turn | None = None
-    messages: list[Message] = field(default_factory=list)
+    history: History = field(default_factory=History)
 
 
 class SessionLog:
@@ -49,7 +48,7 @@ class SessionLog:
         self._session, self.file = session, file
         self._facts = ForestFacts()
         self._counts: dict[str, dict[str, Any]] = {}
-        self._histories: HistoryMemory[int] = HistoryMemory()
+        self._histories: dict[bytes, int] = {}  # the order of those written, by key
         self._history_count = 0
         self._kept: set[int] = set()
 
@@ -68,8 +67,8 @@ class SessionLog:
             has_tools=has_tools,
         )
 
-    def note_answer(self, answer: Answer, messages: Sequence[Message]) -> None:
-        """An answer was sampled; `messages` are its history."""
+    def note_answer(self, answer: Answer, history: History) -> None:
+        """An answer to a history was sampled."""
         if self.file.is_closed:
             return
         sampled, session = answer.task.result(), self._session
@@ -78,14 +77,14 @@ class SessionLog:
         event |= {"stop": [sampled.stop_reason, sampled.stop_string], "think_end": sampled.think_end}
         for has_tools, main in session.main_agents.items():
             if main.turn is turn:
-                event["main"] = [has_tools, self._history_to_json(messages)]
+                event["main"] = [has_tools, self._history_to_json(history)]
         self.note_fate(answer, **event)
 
-    def note_history(self, answer: Answer, messages: Sequence[Message]) -> None:
-        """An answer can be named instead of its history, which is `messages` as the client sent them."""
+    def note_history(self, answer: Answer, history: History) -> None:
+        """An answer can be named instead of its history, which is here as the client sent it."""
         if not self.file.is_closed and answer.number not in self._kept:
             self._kept.add(answer.number)
-            self.note(answer=answer.number, kept=self._history_to_json(messages))
+            self.note(answer=answer.number, kept=self._history_to_json(history))
 
     def note_fate(self, answer: Answer, **event: Any) -> None:
         """What became of an answer."""
@@ -116,14 +115,15 @@ class SessionLog:
             self._facts, self._counts = before, counts_before  # the next event has the changes
             raise
 
-    def _history_to_json(self, messages: Sequence[Message]) -> list[Any]:
+    def _history_to_json(self, history: History) -> list[Any]:
         """A history as the number of the earlier one that it begins with, and the other messages."""
-        history = list(messages)
-        known = self._histories.recall(None, history)
-        base, start = (None, 0) if known is None else (known.end, len(known.messages))
-        self._histories.remember(FollowedHistory(None, history, self._history_count), recalled=known)
+        known = history
+        while known.before is not None and known.key not in self._histories:
+            known = known.before
+        base = self._histories.get(known.key)
+        self._histories[history.key] = self._history_count
         self._history_count += 1
-        return [base, to_json(history[start:])]
+        return [base, to_json(history.since(known))]
 
     # ---- reading ------------------------------------------------
 
@@ -131,13 +131,13 @@ class SessionLog:
         """Bring the session to where its log ends."""
         session = self._session
         answers: dict[int, Answer] = {}
-        histories: dict[int, list[Message]] = {}
+        histories: dict[int | None, History] = {None: History()}
 
-        def read_history(value: list[Any]) -> list[Message]:
+        def read_history(value: list[Any]) -> History:
             base, new = value
-            before = [] if base is None else histories.pop(base)  # the longer one takes its place
-            history = [*before, *from_json(new)]
+            history = histories[base].and_then(from_json(new))
             histories[self._history_count] = history
+            self._histories[history.key] = self._history_count
             self._history_count += 1
             return history
 
@@ -155,7 +155,7 @@ class SessionLog:
                     if "main" in event:
                         has_tools, history = event["main"]
                         main = session.main_agents[has_tools]
-                        main.turn, main.messages = turn, [*read_history(history), turn.reply]
+                        main.turn, main.history = turn, History(read_history(history), turn.reply)
                 if "kept" in event:
                     self._kept.add(answer.number)
                     readings = session.translation.readings(RESPONSES)
@@ -181,8 +181,6 @@ class SessionLog:
                 answer.turn = None
             answer.is_owed |= answer.turn is not None and not answer.is_delivered
             answer.is_lost |= answer.turn is None
-        for number, history in histories.items():
-            self._histories.remember(FollowedHistory(None, history, number), recalled=None)
 
     def _restore_question(self, event: Mapping[str, Any]) -> Answer:
         session = self._session

@@ -9,17 +9,15 @@ import base64
 import hashlib
 import hmac
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..conversation import Conversation, SampledTurn, TurnRequest
 from ..conversation.messages import REFUSED_PART
 from ..conversation.options import MalformedCalls, RefusedResults
-from ..trajectory import Image, Message, Turn
-from ..trajectory.history import FollowedHistory, HistoryMemory
+from ..trajectory import History, Image, Message, Turn
 from .answers import PREFILLED, Answer
-from .canonical import Arranged, Canon, MessagePlacement, Readings, without_volatile
+from .canonical import Canon, MessagePlacement, Readings, without_volatile
 from .counters import Counters
 from .dialects import CALL_PREFIXES
 from .dialects.wire import Origin, Refused, WireDialect, WireReply, WireRequest
@@ -36,7 +34,6 @@ class Translation:
         self._call_ids: dict[str, str] = {}
         self._placements: dict[bool, MessagePlacement] = {}
         self._readings: dict[str, Readings] = {}
-        self._arranged: HistoryMemory[Arranged] = HistoryMemory()
 
     def readings(self, dialect: WireDialect) -> Readings:
         """What is remembered of earlier requests in a dialect."""
@@ -45,15 +42,17 @@ class Translation:
     def read(self, wire: WireRequest, origin: Origin, counters: Counters, *, final: str | None = None) -> TurnRequest:
         """The turn that a request asks for, with the words that ask for a final answer at its end, if there are any."""
         system, rules = without_volatile(wire.system, self._options.volatile_rules)
-        messages = self._arrange(wire, counters, final)
-        if not messages and not system:
+        history = self._arrange(wire, counters, final)
+        if history.last is None and not system:
             raise Refused("there is no message to answer; send one", param="messages")
-        if messages and messages[-1].role == "assistant":
+        if history.last is not None and history.last.role == "assistant":
             raise Refused(PREFILLED, param="messages")
-        counters.receipts += sum(message.receipt is not None for message in wire.messages)
+        counters.receipts += wire.history.derive(
+            "receipts", lambda before, new: (before or 0) + sum(message.receipt is not None for message in new)
+        )
         counters.volatile.update(rules)
         return TurnRequest(
-            messages=messages,
+            messages=history,
             system=system or None,
             tools=wire.tools,  # type: ignore[arg-type]
             params=self._params(wire, is_final=final is not None),
@@ -65,7 +64,7 @@ class Translation:
             malformed_calls=MalformedCalls.TEXT,  # harnesses have answers of their own to what they cannot read
         )
 
-    def _arrange(self, wire: WireRequest, counters: Counters, final: str | None) -> list[Message]:
+    def _arrange(self, wire: WireRequest, counters: Counters, final: str | None) -> History:
         """The history in canonical form; what begins like one before is not arranged again."""
         is_told = not self._options.strict and self._options.refused_results is RefusedResults.REPORT
 
@@ -89,14 +88,11 @@ class Translation:
         probe = MessagePlacement(lambda chat: self._conversation.render(chat, tools))  # type: ignore[arg-type]
         placement = self._placements.setdefault(bool(tools), probe)
         canon = Canon(placement=placement, call_ids=self._call_ids, glue=wire.glue, refuse=refuse)
-        context = wire.glue, bool(wire.tools)
-        known = self._arranged.recall(context, wire.messages)
-        done, before = (len(known.messages), known.end) if known is not None else (0, None)
-        arranged = canon.arrange(wire.messages[done:], before)
-        self._arranged.remember(FollowedHistory(context, wire.messages, arranged), recalled=known)
+        form = "canonical", wire.glue, bool(wire.tools)
+        arranged = wire.history.derive(form, lambda before, new: canon.arrange(new, before))
         if final is not None:
             arranged = canon.arrange([Message(role="system", parts=(final,))], arranged)
-        return arranged.messages
+        return arranged.history
 
     def _params(self, wire: WireRequest, *, is_final: bool) -> dict[str, Any]:
         configured = self._conversation.config["sampling_params"]
@@ -124,7 +120,7 @@ class Translation:
         path = turn.path() if wire.token_ids else []
         prefix_ids = [token for step in path[:-1] for token in (*step.prompt_ids, *step.completion.output_ids)]
         if wire.kept_by is not None:
-            self.keep_response(wire.kept_by, wire.messages, turn)
+            self.keep_response(wire.kept_by, wire.history, turn)
         return WireReply(
             id=self._reply_id(turn.index),
             created=answer.created,
@@ -161,12 +157,12 @@ class Translation:
                 self._call_ids[prefix + name] = call.id
         return names
 
-    def keep_response(self, readings: Readings, messages: Sequence[Message], turn: Turn) -> None:
+    def keep_response(self, readings: Readings, history: History, turn: Turn) -> None:
         """Keep the answer to a history, and its items, under the ids that the client was given."""
         client_ids, reply_id = self.name_calls(turn), self._reply_id(turn.index)
         calls = [call._replace(id=f"call_{name}") for name, call in zip(client_ids, turn.reply.calls, strict=True)]
         reply = replace(turn.reply, calls=tuple(calls))
-        readings.responses.put(f"resp_{reply_id}", [*messages, reply])
+        readings.responses.put(f"resp_{reply_id}", History(history, reply))
         readings.items.put(f"msg_{reply_id}", replace(reply, reasoning="", calls=()))
         readings.items.put(f"rs_{reply_id}", Message(role="assistant", reasoning=reply.reasoning))
         for name, call in zip(client_ids, calls, strict=True):

@@ -1,7 +1,7 @@
 """Exact token trajectories: turns, the forest they form, views and export. Pure data, no I/O."""
 
 from .forest import Location, TrajectoryForest
-from .history import RootReason
+from .history import History, RootReason
 from .manager import TokenManager
 from .message import Call, Image, Message, Result, digest, encode_value
 from .packed import SamplingMask, Token, WeightSpan, pack_ids
@@ -14,6 +14,7 @@ __all__ = [
     "Completion",
     "Finish",
     "FinishType",
+    "History",
     "Image",
     "LengthLimit",
     "Location",

@@ -39,7 +39,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, NoReturn
 
 from ..exceptions import TrajectoryError
-from .history import LOST_FATES, Fate, Follower, HistoryMemory, Records, RootReason
+from .history import LOST_FATES, Fate, Follower, History, Records, RootReason
 from .media import Medium, media_growth
 from .message import Message
 from .turn import CallOrigin, Completion, Role, ToolCall, Turn
@@ -113,7 +113,7 @@ class TrajectoryForest:
             self._epoch += 1
 
     def _no_records(self) -> Records:
-        return Records(memory=HistoryMemory() if self._has_memory else None)
+        return Records(memory=object() if self._has_memory else None)
 
     @property
     def epoch(self) -> int:
@@ -152,7 +152,7 @@ class TrajectoryForest:
 
     # ---- locating ------------------------------------------------
 
-    def locate(self, context: bytes, messages: Sequence[Message], caller: CallOrigin) -> Location:
+    def locate(self, context: bytes, history: History, caller: CallOrigin) -> Location:
         """Find the path a call extends, and record what the call proves about earlier samples.
 
         Args:
@@ -167,12 +167,12 @@ class TrajectoryForest:
                 for earlier in self._records.by_step.get((agent_id, caller.attempt), ()):
                     self._discard(earlier)
             follower = Follower(self._records, context, caller.agent, agent_id, caller.role)
-            walk = follower.follow_from_memory((context, caller.agent, agent_id), messages)
+            walk = follower.follow_on((context, caller.agent, agent_id), history)
             # A reply that stands in a history was used, whatever was believed of it before.
             for turn in follower.seen:
                 self._keep(turn)
             reason = walk.unmatched
-            if reason is None and (walk.turn is None or walk.matched == len(messages)):
+            if reason is None and (walk.turn is None or walk.matched == walk.length):
                 # Nothing can be appended to a reply; neither can a reply that nobody sampled here.
                 reason = RootReason.FIRST if walk.turn is None else RootReason.HISTORY
             return Location(
@@ -185,11 +185,11 @@ class TrajectoryForest:
                 **{**caller.origin, "agent_id": agent_id},
             )
 
-    def held_part(self, context: bytes, messages: Sequence[Message]) -> tuple[Turn | None, int]:
+    def held_part(self, context: bytes, history: History) -> tuple[Turn | None, int]:
         """The last turn of this history that is held, whoever sampled it, and the number of messages up to it."""
         with self._lock:
             follower = Follower(self._records, context, None, Follower.ANYONE)
-            walk = follower.follow_from_memory((context, Follower.ANYONE), messages)
+            walk = follower.follow_on((context, Follower.ANYONE), history)
             return (None, 0) if walk.unmatched is not None else (walk.turn, walk.matched)
 
     # ---- recording ------------------------------------------------

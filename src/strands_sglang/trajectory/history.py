@@ -1,21 +1,100 @@
-"""Follows histories through the turns of an episode, with a memory, so that the next call follows only new messages.
+"""Histories as chains of messages, and how they are followed through the turns of an episode.
 
-A client sends the whole history with every call. Following it costs microseconds a message, which adds up over
-hundreds of turns. So followed messages are kept, and one comparison of lists in C finds where to go on: a message that
-was read once is the same object in every history.
+A client sends the whole history with every call. It is compared with earlier ones once, where it is read
+(`conversation.history_reader`): what came before is the same chain again. Whatever is then found out about a history
+(its canonical form, the path that it is on) is kept on the chain, so that the next call costs what its new messages do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from functools import reduce
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from .message import Message, digest, digest_after
 from .turn import Role, Turn
 
-_CAPACITY = 64  # histories that are remembered; a forgotten one is followed from its start
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class History:
+    """A history: its last message, and the history before that message; the empty one has neither.
+
+    Attributes:
+        facts: What was found out about it, by names of those who ask.
+    """
+
+    before: History | None = field(default=None, repr=False)
+    last: Message | None = None
+    facts: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    _key: bytes = field(default=b"", init=False, repr=False)
+    _listed: list[Message] | None = field(default=None, init=False, repr=False)
+
+    def and_then(self, messages: Iterable[Message]) -> History:
+        """The history that goes on with these messages."""
+        return reduce(History, messages, self)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    def __reversed__(self) -> Iterator[Message]:
+        at = self
+        while at.before is not None and at.last is not None:
+            yield at.last
+            at = at.before
+
+    # Without a call per message, here and below: every turn asks.
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """All messages. They are kept as a list where they were asked for last, not at every message of an episode."""
+        known, new = self, list[Message]()
+        while (listed := known._listed) is None and known.before is not None and known.last is not None:
+            new += (known.last,)
+            known = known.before
+        if new or listed is None:
+            listed = self._listed = [*(listed or ()), *new[::-1]]
+            if new:
+                known._listed = None
+        return listed
+
+    def since(self, earlier: History) -> list[Message]:
+        """The messages behind those of a history that it begins with."""
+        at, new = self, list[Message]()
+        while at is not earlier and at.before is not None and at.last is not None:
+            new += (at.last,)
+            at = at.before
+        return new[::-1]
+
+    def recall(self, name: Hashable) -> History:
+        """The longest history that it is, or begins with, of which this fact is known; else the empty one."""
+        known = self
+        while name not in known.facts and known.before is not None:
+            known = known.before
+        return known
+
+    def derive(self, name: Hashable, go_on: Callable[[T | None, list[Message]], T]) -> T:
+        """A fact, which `go_on` makes from that of the longest history before and the messages behind it."""
+        known = self.recall(name)
+        if known is self and name in self.facts:
+            return cast(T, self.facts[name])
+        fact = self.facts[name] = go_on(known.facts.get(name), self.since(known))
+        return fact
+
+    @property
+    def key(self) -> bytes:
+        """Digest of all messages, also across processes; made when it is asked for."""
+        unknown, at = list[History](), self
+        while at.before is not None and not at._key:
+            unknown.append(at)
+            at = at.before
+        for each in reversed(unknown):
+            assert each.before is not None and each.last is not None
+            each._key = digest_after(each.before._key, each.last)
+        return self._key
 
 
 class RootReason(StrEnum):
@@ -38,48 +117,17 @@ class Walk(NamedTuple):
 
     Attributes:
         key: Digest so far.
+        length: Number of messages that were followed.
         turn: The last held turn that was met.
         matched: Number of messages up to and including it.
         unmatched: Why an assistant message after it is not a sample made at that place, or None where there is none.
     """
 
     key: bytes
+    length: int = 0
     turn: Turn | None = None
     matched: int = 0
     unmatched: RootReason | None = None
-
-
-V = TypeVar("V")
-
-
-class FollowedHistory(NamedTuple, Generic[V]):
-    """A history that was followed, and where to; `context` is what else that depends on."""
-
-    context: Hashable
-    messages: list[Message]
-    end: V
-
-
-class HistoryMemory(Generic[V]):
-    """The most recent histories and where each led."""
-
-    def __init__(self) -> None:
-        self._histories: list[FollowedHistory[V]] = []
-
-    def recall(self, context: Hashable, messages: Sequence[Message]) -> FollowedHistory[V] | None:
-        """The longest history of this context that these messages are, or begin with."""
-        best: FollowedHistory[V] | None = None
-        # The longest: a shorter one of the same conversation would have its messages followed again.
-        for known in self._histories:
-            longer = best is None or len(known.messages) > len(best.messages)
-            if longer and known.context == context and messages[: len(known.messages)] == known.messages:
-                best = known
-        return best
-
-    def remember(self, history: FollowedHistory[V], *, recalled: FollowedHistory[V] | None) -> None:
-        """Keep a followed history, in place of the recalled one that it continues."""
-        others = [known for known in self._histories if known is not recalled]
-        self._histories = [*others[-(_CAPACITY - 1) :], history]
 
 
 class Fate(StrEnum):
@@ -113,7 +161,8 @@ class Records:
     call_count: int = 0
     given_ids: set[str] = field(default_factory=set)
     foreign_ids: set[str] = field(default_factory=set)
-    memory: HistoryMemory[Walk] | None = None
+    memory: object | None = None
+    """Names the walks of this episode among the facts of histories; None where each is followed from its start."""
 
     def with_reply(self, observed: Message) -> list[Turn]:
         """Turns with these calls and this text. Only a history that was edited asks, so they are sorted then."""
@@ -138,22 +187,21 @@ class Follower:
     seen: list[Turn] = field(default_factory=list)
     """Turns whose replies stand in the part of the history that was followed."""
 
-    def follow_from_memory(self, caller: Hashable, messages: Sequence[Message]) -> Walk:
-        """Follow a history from where the last one of `caller` ended."""
-        memory = self.records.memory
-        if memory is None:
-            return self.follow(Walk(key=self.context), messages, 0)
-        history = list(messages)
-        known = memory.recall(caller, history)
-        before, done = (known.end, len(known.messages)) if known is not None else (Walk(key=self.context), 0)
-        walk = self.follow(before, history, done)
-        memory.remember(FollowedHistory(caller, history, walk), recalled=known)
+    def follow_on(self, caller: Hashable, history: History) -> Walk:
+        """Follow a history from where the last one of `caller` that it begins with ended."""
+        name, walk = (self.records.memory, caller), Walk(key=self.context)
+        if self.records.memory is not None:
+            walk = history.recall(name).facts.get(name, walk)
+        walk = self.follow(walk, history.messages)
+        if self.records.memory is not None:
+            history.facts[name] = walk
         return walk
 
-    def follow(self, walk: Walk, messages: Sequence[Message], start: int) -> Walk:
-        """Go on with `messages[start:]` from where the messages before led."""
-        key, turn, matched, unmatched = walk.key, walk.turn, walk.matched, walk.unmatched
-        for i in range(start, len(messages)):
+    def follow(self, walk: Walk, messages: Sequence[Message]) -> Walk:
+        """Go on with a history from where its first messages led."""
+        key, start, turn, matched, unmatched = walk
+        end = len(messages)
+        for i in range(start, end):
             message = messages[i]
             if message.role == "assistant":
                 if turns := self._turns_at(key, message):
@@ -167,7 +215,7 @@ class Follower:
                     continue
                 unmatched = unmatched or self._reason(key, message)
             key = digest_after(key, message)
-        return Walk(key=key, turn=turn, matched=matched, unmatched=unmatched)
+        return Walk(key, end, turn, matched, unmatched)
 
     def _reach(self, turn: Turn, messages: Sequence[Message], start: int) -> int:
         """Index up to which a history goes on as calls after this turn did: what tells equal samples apart."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import marshal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Reversible, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -189,7 +189,7 @@ def join_parts(parts: Sequence[str | Image], glue: str = "\n") -> Parts:
     return tuple(joined)
 
 
-def order_results(results: Sequence[Result], before: Sequence[Message]) -> tuple[Result, ...]:
+def order_results(results: Sequence[Result], before: Reversible[Message]) -> tuple[Result, ...]:
     """Results in the order of the calls of the last reply before them; those of no call of it stand last."""
     if len(results) > 1:
         reply = next((message for message in reversed(before) if message.role == "assistant"), None)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ...trajectory import Message
-from ..canonical import Readings
+from ..canonical import Read, Readings
 from ..exact_json import dumps
 from . import reading
 from .wire import ERROR_TYPES, Refused, Route, Unshown, WireDialect, WireReply, WireRequest, id_fields, named_event
@@ -46,11 +46,15 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     items = reading.want(list, body.get("messages"), "messages")
     deferred = {str(tool.get("name")): tool for tool in body.get("tools") or () if tool.get("defer_loading")}
     read_part = partial(_read_part, deferred=deferred, turn_of=readings.turn_of)
-    messages = readings.read(items, partial(_read_message, read_part=read_part))
-    fields["unknown_tools"] += tuple(block["type"] for item in items for block in _vendor_blocks(item))
-    system = reading.system_of(body.get("system"), "system", read_part)
+    read = readings.read(
+        items,
+        partial(_read_message, read_part=read_part),
+        left_out=lambda item, message: tuple(block["type"] for block in _vendor_blocks(item)),
+    )
+    fields["unknown_tools"] += read.left_out
     return WireRequest(
-        **reading.split_system([system, *messages]),
+        system=reading.system_of(body.get("system"), "system", read_part, read),
+        history=read.history,
         glue="\n",
         max_tokens=reading.want_count(body.get("max_tokens"), "max_tokens"),
         stop=reading.want_stops(body.get("stop_sequences"), "stop_sequences"),
@@ -91,7 +95,7 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
     return reading.tool_spec(tool.get("name"), tool.get("description"), tool.get("input_schema"), where)
 
 
-def _read_message(item: Any, index: int, before: Sequence[Any], *, read_part: reading.ReadPart) -> Message | None:
+def _read_message(item: Any, index: int, before: Sequence[Read], *, read_part: reading.ReadPart) -> Message | None:
     where = f"messages[{index}]"
     message = reading.want(dict, item, where)
     # Claude Code sends environment and skills as system messages: behind the first user message, and behind results.
@@ -101,7 +105,7 @@ def _read_message(item: Any, index: int, before: Sequence[Any], *, read_part: re
     content: Any = message.get("content")
     if left_out := _vendor_blocks(message):
         summary = next((block for block in left_out if block["type"] == "compaction" and block.get("content")), None)
-        if summary is not None and not any(before):
+        if summary is not None and not any(item.message for item in before):
             what = f"{where}: a compaction block stands for earlier messages; send those, or its text as a message"
             raise Refused(what, param=where)
         if len(left_out) == len(content):

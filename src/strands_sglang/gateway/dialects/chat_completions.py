@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...trajectory import Call, Message
-from ..canonical import Readings
+from ..canonical import Read, Readings
 from . import reading
 from .wire import (
     ERROR_TYPES,
@@ -57,8 +57,10 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     if any(isinstance(item, dict) and item.get("name") and item.get("role") != "tool" for item in items):
         fields["ignored"] += ("messages.name",)  # of a speaker, which chat templates do not print
     options = body.get("stream_options")
+    read = readings.read(items, _read_message)
     return WireRequest(
-        **reading.split_system(readings.read(items, _read_message)),
+        system="\n".join(filter(None, read.system)),
+        history=read.history,
         max_tokens=reading.want_count(body.get("max_completion_tokens") or body.get("max_tokens"), "max_tokens"),
         stop=reading.want_stops(body.get("stop"), "stop"),
         constraints=reading.json_format(body.get("response_format"), "response_format"),
@@ -78,7 +80,7 @@ def _read_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any] | str:
     )
 
 
-def _read_message(item: Any, index: int, before: Sequence[Any]) -> Message:
+def _read_message(item: Any, index: int, before: Sequence[Read]) -> Message:
     where = f"messages[{index}]"
     message = reading.want(dict, item, where)
     role = reading.want_role(message.get("role"), where, "system", "developer", "user", "assistant", "tool")

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ...trajectory import Call, Image, Message, Result
-from ..canonical import Readings
+from ..canonical import Read, Readings
 from ..exact_json import dumps
 from . import reading
 from .wire import Refused, Route, Unshown, WireDialect, WireReply, WireRequest, id_fields, plain_event
@@ -86,14 +86,18 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     choice, ignored = _read_choice(top.get("tool_config"))
     fields["ignored"] += ignored
     items = reading.as_list(top.get("contents"), "contents")
-    fields["unknown_tools"] += tuple(kind for item in items for kind in _vendor_parts(item).values())
-    messages = readings.read(items, partial(_read_content, turn_of=readings.turn_of))
+    read = readings.read(
+        items,
+        partial(_read_content, turn_of=readings.turn_of),
+        left_out=lambda item, message: tuple(_vendor_parts(item).values()),
+    )
+    fields["unknown_tools"] += read.left_out
     system = top.get("system_instruction")
     if system is not None and not isinstance(system, str):
         system = _parts_of(reading.want(dict, system, "systemInstruction"), "systemInstruction")
-    instructions = reading.system_of(system, "systemInstruction", _read_part)
     return WireRequest(
-        **reading.split_system([instructions, *messages]),
+        system=reading.system_of(system, "systemInstruction", _read_part, read),
+        history=read.history,
         glue="",
         max_tokens=reading.want_count(flat.get("max_output_tokens"), "maxOutputTokens"),
         stop=reading.want_stops(flat.get("stop_sequences"), "stopSequences"),
@@ -209,7 +213,7 @@ def _vendor_parts(content: Any) -> dict[int, str]:
 
 
 def _read_content(
-    item: Any, index: int, before: Sequence[Message | None], *, turn_of: Callable[[Any], int | None]
+    item: Any, index: int, before: Sequence[Read], *, turn_of: Callable[[Any], int | None]
 ) -> Message | None:
     where = f"contents[{index}]"
     content = reading.want(dict, item, where)
@@ -274,11 +278,11 @@ def _read_result(value: Any, where: str) -> Result:
     return reading.result_of(call_id + _AND_NAME + name, pieces, where, failed=answer.keys() == {"error"})
 
 
-def _answer_calls(message: Message, before: Sequence[Message | None]) -> Message:
+def _answer_calls(message: Message, before: Sequence[Read]) -> Message:
     """The message with every result under the id of its call."""
     if not message.results:
         return message
-    history = [earlier for earlier in reversed(before) if earlier is not None]
+    history = [earlier.message for earlier in reversed(before) if earlier.message is not None]
     given = [result.call_id.partition(_AND_NAME)[::2] for result in message.results]
     # Ids that are given come first: what is left belongs to results without one.
     known = {call_id for call_id, _ in given if any(call.id == call_id for each in history for call in each.calls)}

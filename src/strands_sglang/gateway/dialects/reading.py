@@ -13,6 +13,7 @@ from pydantic import FiniteFloat, TypeAdapter, ValidationError
 from ...tool_parsers.values import JSONError, load_json
 from ...trajectory import Call, Image, Message, Result
 from ...trajectory.message import join_parts
+from ..canonical import Read
 from ..exact_json import dumps
 from .wire import Refused, Unshown
 
@@ -264,17 +265,10 @@ _HELD: dict[str, tuple[type[Any], ...]] = {
 _HELD_WORDS = {"system": "text only", "user": "text, images and results of tools", "assistant": "text and calls"}
 
 
-def split_system(messages: Sequence[Message | None]) -> dict[str, Any]:
-    """`system` and `messages` of a `WireRequest`: leading system messages go into the system prompt."""
-    history = [message for message in messages if message is not None]
-    count = next((i for i, message in enumerate(history) if message.role != "system"), len(history))
-    texts = [message.text for message in history[:count]]
-    return {"system": "\n".join(filter(None, texts)), "messages": history[count:]}
-
-
-def system_of(content: Any, where: str, read_part: ReadPart) -> Message:
-    """The system prompt as a message; None, where the request has none, is an empty one."""
-    return message_of("system", read_content([] if content is None else content, where, read_part), where)
+def system_of(content: Any, where: str, read_part: ReadPart, read: Read) -> str:
+    """The system prompt, if the request has one (else None), with the system messages in front of its history."""
+    message = message_of("system", read_content([] if content is None else content, where, read_part), where)
+    return "\n".join(filter(None, (message.text, *read.system)))
 
 
 def message_of(
@@ -305,9 +299,9 @@ def message_of(
     )
 
 
-def is_of_tools(role: str, before: Sequence[Message | None]) -> bool:
+def is_of_tools(role: str, before: Sequence[Read]) -> bool:
     """True for a message with what tools made: their own, and one of anybody but the model right behind it."""
-    last = before[-1] if before else None
+    last = before[-1].message if before else None
     return role == "tool" or (role != "assistant" and last is not None and bool(last.results))
 
 

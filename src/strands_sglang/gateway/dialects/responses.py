@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ...trajectory import Message
-from ..canonical import Readings, join_replies
+from ...trajectory import History, Message
+from ..canonical import Read, Readings, join_replies
 from ..exact_json import dumps
 from . import reading
 from .chat_completions import CHAT_COMPLETIONS
@@ -57,26 +57,26 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
         fields["ignored"] += ("text.verbosity",)
     if reading.want(dict, body.get("reasoning") or {}, "reasoning").get("context") not in (None, "auto"):
         fields["ignored"] += ("reasoning.context",)
-    instructions = reading.system_of(body.get("instructions"), "instructions", _read_part)
-    messages = readings.read(items, partial(_read_item, readings=readings))
+    read = readings.read(items, partial(_read_item, readings=readings), _left_out)
     previous = body.get("previous_response_id")
-    before = [] if previous is None else readings.responses.get(reading.want(str, previous, "previous_response_id"))
+    before = (
+        History() if previous is None else readings.responses.get(reading.want(str, previous, "previous_response_id"))
+    )
     if before is None:
         raise Refused(
             f"previous_response_id {previous!r} is not known here; send the whole input",
             code="previous_response_not_found",
             param="previous_response_id",
         )
-    left_out = [item["type"] for item, message in zip(items, messages, strict=True) if message is None]
-    fields["unknown_tools"] += tuple(kind for kind in left_out if kind != "additional_tools")
-    history = reading.split_system([instructions, *messages])
-    begun = None
+    fields["unknown_tools"] += read.left_out
+    history, begun = read.history, None
     # Codex goes on from the items that it has when the stream of an answer breaks off; calls among them it makes.
-    while (new := history["messages"]) and new[-1].role == "assistant" and not new[-1].calls:
-        begun = new.pop() if begun is None else join_replies(new.pop(), begun)
-    history["messages"] = [*before, *new]
+    while history.before is not None and (last := history.last) and last.role == "assistant" and not last.calls:
+        begun = last if begun is None else join_replies(last, begun)
+        history = history.before
     return WireRequest(
-        **history,
+        system=reading.system_of(body.get("instructions"), "instructions", _read_part, read),
+        history=history if previous is None else before.and_then(history),
         glue="\n",
         max_tokens=reading.want_count(body.get("max_output_tokens"), "max_output_tokens"),
         constraints=reading.json_format(text.get("format"), "text.format"),
@@ -90,6 +90,10 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
         ),
         **fields,
     )
+
+
+def _left_out(item: Any, message: Message | None) -> tuple[str, ...]:
+    return () if message is not None or item["type"] == "additional_tools" else (item["type"],)
 
 
 def _all_tools(body: Mapping[str, Any], items: list[Any]) -> list[Any]:
@@ -133,7 +137,7 @@ _OUTPUTS = (
 )  # fmt: skip
 
 
-def _read_item(given: Any, index: int, before: Sequence[Any], *, readings: Readings) -> Message | None:
+def _read_item(given: Any, index: int, before: Sequence[Read], *, readings: Readings) -> Message | None:
     """An item as a message, or None for one that is left out; those of one reply are joined afterwards."""
     where = f"input[{index}]"
     item = reading.want(dict, given, where)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ... import exceptions as errors
-from ...trajectory import Call, Message
+from ...trajectory import Call, History, Message
 from ..canonical import Readings
 from ..exact_json import dumps
 
@@ -107,7 +107,7 @@ class WireRequest:
     Attributes:
         model: Name of the model as the client wrote it; it is echoed.
         system: System prompt: the system field and the system messages in front of the first other one.
-        messages: The history, calls under the client's ids; a reply may come in pieces.
+        history: Its messages, calls under the client's ids; a reply may come in pieces.
         glue: Joins texts of the pieces of a reply; None where replies come whole.
         tools: Strands tool specs.
         sampling: Sampling parameters the client asked for, in SGLang's names.
@@ -126,7 +126,7 @@ class WireRequest:
 
     model: str
     system: str
-    messages: list[Message]
+    history: History
     glue: str | None = None
     tools: list[dict[str, Any]] = field(default_factory=list)
     max_tokens: int | None = None
