@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from .deadline import EpisodeProgress, keep_error, run_shielded, run_with_timeout
 from .environment import Environment
+from .identity import identify_reward
 from .jsonable import name_of, redact
-from .scoring import identify_reward
 from .seeds import FIELD, RolloutSeed
 from .termination import Phase
 from .types import Action, StepResult

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import json
 import logging
 import math
@@ -34,6 +35,7 @@ from strands_sglang.trajectory import WeightSpan
 from strands_sglang.trajectory.tokens import TokenSequence
 
 from .chat import ChatPrompt, spoken_text
+from .identity import record_arguments
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
 from .termination import ErrorRecord, Outcome, TerminationReason, ToolErrorRecord
 
@@ -440,7 +442,15 @@ class RewardFunction(ABC):
             async def compute(self, action, step_result):
                 answer = step_result.observation.final_response
                 return RewardResult(reward=float(answer == action.task_context.ground_truth))
+
+    A saved run is resumed only with the same reward: its class, the source of its module, and the arguments of its
+    constructor. Where these do not tell two rewards apart, add a method `identity(self)` that returns JSON values.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if inspect.isfunction(init := vars(cls).get("__init__")):
+            cls.__init__ = record_arguments(init)  # type: ignore[method-assign]
 
     @abstractmethod
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:

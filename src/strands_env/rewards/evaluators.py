@@ -74,8 +74,12 @@ class _EvaluatorReward(RewardFunction):
         self.evaluator = evaluator
         self.is_made = is_made
         self.fields = fields
-        self.options = options  # by which a resumed run knows it
+        self.options = options
         self.asks_models = not is_made or hasattr(evaluator, "model")
+
+    def identity(self) -> Any:
+        """The evaluator's own options; None, thus not known, for one that has none or is made for each score."""
+        return self.options
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Evaluate the episode."""

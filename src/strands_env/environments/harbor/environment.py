@@ -369,6 +369,10 @@ class _VerifierReward(RewardFunction):
     def __init__(self, env: HarborEnv) -> None:
         self._env = env
 
+    def identity(self) -> dict[str, Any]:
+        """The key of the reward; tests and their digest are the task's."""
+        return {"reward_key": self._env.reward_key}
+
     def examples(self, action: Action) -> None:
         """None: `validate` proves a task in a container."""
 

@@ -267,6 +267,10 @@ class Tau2Reward(RewardFunction):
     def __init__(self, env: Tau2Env) -> None:
         self._env = env
 
+    def identity(self) -> dict[str, Any]:
+        """Nothing: the task and the package decide."""
+        return {}
+
     def examples(self, action: Action) -> None:
         """None: the database decides, not the answer."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import functools
+import logging
 import math
 import os
 import platform
@@ -21,6 +23,8 @@ import orjson
 from strands_env.core.jsonable import canonical, differences, digest, without_secrets
 from strands_env.eval.errors import ConfigMismatchError, StoreCorruptError, naming_errors
 from strands_sglang.lines import write_at
+
+logger = logging.getLogger(__name__)
 
 _PACKAGES = ("strands-rollout", "strands-agents", "torch", "transformers", "datasets", "ray", "numpy", "pydantic")
 
@@ -97,6 +101,7 @@ class RunConfig:
         self.about = dict(about or {})
         self.environment: dict[str, Any] | None = None
         self._spent_before = 0.0
+        self._has_said_unknown = False
 
     def check(self, *, has_results: bool) -> None:
         """Compare with the saved configuration, or save this one.
@@ -133,13 +138,31 @@ class RunConfig:
         """
         current: dict[str, Any] = orjson.loads(canonical(dict(description)))
         if self.environment is None:
-            self.environment = current
+            self.environment = copy.deepcopy(current)
             self._save()
-            return
-        saved, (task, its) = self.environment, (each.get("task") or {} for each in (self.environment, current))
+        saved = copy.deepcopy(self.environment)
+        self._leave_out_unknown(*(each.get("task") or each for each in (saved, current)))
+        task, its = (each.get("task") or {} for each in (saved, current))
         if task.get("id") != its.get("id"):
             saved, current = ({name: each[name] for name in each if name != "task"} for each in (saved, current))
         self._refuse(differences(saved, current, "environment."))
+
+    def _leave_out_unknown(self, saved: dict[str, Any], current: dict[str, Any]) -> None:
+        """Remove from both environments what cannot be compared of their rewards, and say so once."""
+        reward, before = current.get("reward"), saved.get("reward") or {}
+        if reward is None:
+            return
+        unknown, advice = reward.pop("unknown", []), "give the reward a method identity(self) that returns JSON values"
+        if "unknown" not in before:
+            unknown, advice = ["the identity that an older version saved"], "resume only with the same reward"
+            del current["reward"]
+            saved.pop("reward", None)
+        else:
+            del before["unknown"]
+        if unknown and not self._has_said_unknown:
+            self._has_said_unknown = True
+            name = current.get("reward_fn")
+            logger.warning("reward=<%s>, unknown=<%s> | not compared on resume: %s", name, "; ".join(unknown), advice)
 
     def _refuse(self, changed: list[tuple[str, str, str]]) -> None:
         if changed:
