@@ -19,6 +19,7 @@ from strands_env.eval.benchmarks.gpqa import ChoiceReward, MMLUProReward
 from strands_env.eval.benchmarks.ifeval import InstructionReward
 from strands_env.eval.benchmarks.livecodebench import LiveCodeBenchReward
 from strands_env.eval.benchmarks.tau2_bench import Tau2Reward
+from strands_env.numerals import only_number
 from strands_env.rewards import (
     CorrectnessJudgeReward,
     ExactMatchReward,
@@ -30,6 +31,7 @@ from strands_env.rewards import (
     TaskVerdict,
     ToolUseReward,
     WeightedReward,
+    proof,
     prove_reward,
 )
 from strands_env.rewards.golds import gold_text
@@ -400,3 +402,10 @@ def test_the_contract_names_the_rows():
 def test_a_gold_is_the_text_of_any_finite_number(truth: Any, length: int | None) -> None:
     gold = gold_text(Action(message="?", task_context=TaskContext(ground_truth=truth)))
     assert (None if gold is None else len(gold)) == length
+
+
+async def test_a_proof_reads_each_text_once_however_many_tasks_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(proof, "only_number", lambda text: read.append(text) or only_number(text))
+    assert (await prove_reward(tasks(*NUMBERS), is_gold)).rows
+    assert len(read) == len({*read}) > len(NUMBERS)

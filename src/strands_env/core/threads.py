@@ -189,7 +189,8 @@ def run_watched(work: Coroutine[Any, Any, T], seconds: float) -> T:
     threading.Thread(target=contextvars.copy_context().run, args=(run,), name="strands-env-loop", daemon=True).start()
     clock, seen, beat_at = OwnClock(), 0, 0.0
     try:
-        while not wait([future], timeout=0.1).done:
+        # A reading of the clock looks at every thread: rarely, where there is time.
+        while not wait([future], timeout=min(0.5, max(0.1, seconds / 60))).done:
             now = clock.seconds()
             if seen != beats[0]:
                 seen, beat_at = beats[0], now

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 import random
@@ -187,6 +188,7 @@ def _altered_golds(gold: str) -> Iterator[tuple[str, str]]:
         yield "the opposite", opposite.capitalize() if gold[0].isupper() else opposite
 
 
+@functools.lru_cache(maxsize=16_384)  # each gold is compared with that of every other task
 def _normal(text: str) -> str | Fraction:
     """A key that spellings of one answer share, as far as that is cheap to say: numbers are their value."""
     number = only_number(text)
@@ -436,6 +438,7 @@ async def prove_reward(
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds) as clock:
             await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    _normal.cache_clear()
     return _conclude(tasks, dict(sorted(found.items())), is_late=clock.expired() and not found)
 
 
