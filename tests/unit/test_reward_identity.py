@@ -102,6 +102,7 @@ KNOWN = {
     "an argument beside what a constructor draws": Drawing,
     "an argument that a base never sees": Narrow,
     "infinity and nothing": lambda right: Drawing(words=[math.inf if right == 1.0 else None]),
+    "keys of two types": lambda right: Drawing(words=[{1: right, "1": 0.5}]),
     "a compiled expression": lambda right: Drawing(words=[re.compile("a", re.I if right == 1.0 else 0)]),
     "a field": Fields,
     "an object's class": lambda right: Drawing(words=[NumberReward() if right == 1.0 else ExactMatchReward()]),

@@ -23,6 +23,7 @@ from strands.models import Model
 
 from .jsonable import canonical, digest, name_of, plain, redact
 
+_ATOMS = (str, int, float, bool, type(None))
 _LONGEST = 1000
 _IS_MAIN = "__name__ == '__main__'"
 _RECORD = "_strands_constructed"
@@ -87,14 +88,20 @@ class _Reader:
 
     def read_all(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments as JSON; a long one, such as a table of answers, as its digest."""
-        found: dict[str, Any] = redact({name: self.read(value) for name, value in values.items()})
-        sizes = {name: canonical(value) for name, value in found.items()}
-        return {name: digest(sizes[name]) if len(sizes[name]) > _LONGEST else found[name] for name in found}
+        found = {name: self.read(value) for name, value in values.items()}
+        contents = {name: canonical(value) for name, value in found.items()}
+        arguments: dict[str, Any] = redact({name: found[name] for name in found if len(contents[name]) <= _LONGEST})
+        return {name: arguments[name] if name in arguments else digest(contents[name]) for name in found}
 
     def read(self, value: Any) -> Any:
+        if type(value) in _ATOMS:
+            return plain(value)
         if isinstance(value, Mapping):
-            names = (name if isinstance(name, str) else canonical(self.read(name)).decode() for name in value)
-            return {name: self.read(item) for name, item in zip(names, value.values(), strict=True)}
+            if all(type(name) is str and name.isascii() for name in value):
+                return {name: self.read(item) for name, item in value.items()}
+            return {
+                "object": sorted(([self.read(name), self.read(item)] for name, item in value.items()), key=canonical)
+            }
         if isinstance(value, list | tuple):
             return [self.read(item) for item in value]
         if isinstance(value, re.Pattern):
