@@ -17,7 +17,7 @@ from typing import Any
 import pydantic_core
 
 _CHECKSUM = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n\Z')
-_BLOCK = 1 << 22
+_BLOCK = 1 << 17  # small enough that its memory is used again, block after block
 
 
 class DamagedLineError(ValueError):

@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 # Seconds after which the wall time is saved first, and then at most between two times.
 TIME_SAVED_FROM, TIME_SAVED_EVERY = 1.0, 30.0
 SHOWN_EVERY = 1.0  # seconds after which a display is told of a run in which nothing ended
+# Jobs of a list that wait for a worker: one at a time would cost a turn of the event loop each. Any other source is
+# read no further than it is run.
+READ_AHEAD = 16
 PASSED_AT_ONCE = 64  # finished samples that a resumed run passes over before it lets others have the event loop
 
 
@@ -85,8 +88,7 @@ class Run:
         self._time_due = TIME_SAVED_FROM
         self._checked = 0
         self._reader: asyncio.Task[None] | None = None
-        # Of one place: the next job waits for the event loop, which an environment that never waits thus shares.
-        self._queue: asyncio.Queue[Job | None] = asyncio.Queue(1)
+        self._queue: asyncio.Queue[Job | None] = asyncio.Queue(READ_AHEAD if isinstance(tasks, list | tuple) else 1)
         if count is not None:
             self.state.total = count * options.n_samples_per_prompt
             config.about["tasks"] = count
@@ -112,16 +114,10 @@ class Run:
                 await self._compare_environment(None)
             self._progress("start", self.state)
             ending.callback(asyncio.create_task(self._keep_showing()).cancel)
-            # A worker for each place, not a task for each sample: a data set may be endless.
-            workers = self._options.max_concurrency
-            if self.state.total is not None:
-                workers = min(workers, self.state.total)
             try:
                 async with asyncio.TaskGroup() as group:
                     if not self.state.stopping:
-                        self._reader = group.create_task(self._feed())
-                    for _ in range(workers):
-                        group.create_task(self._work(sampler))
+                        self._reader = group.create_task(self._feed(group, sampler))
             except BaseExceptionGroup as failures:
                 # The first of them as it is, not in the group; its own cause stays.
                 first: BaseException = failures
@@ -239,10 +235,15 @@ class Run:
 
     # ---- workers -----------------------------------------------------------------------------------------------------
 
-    async def _feed(self) -> None:
+    async def _feed(self, group: asyncio.TaskGroup, sampler: SampleRunner) -> None:
+        workers = 0
         async with aclosing(self._jobs()) as jobs:
             async for job in jobs:
                 await self._queue.put(job)
+                # A worker for each place, not a task for each sample: a data set may be endless.
+                if workers < self._options.max_concurrency:
+                    group.create_task(self._work(sampler))
+                    workers += 1
         await self._queue.put(None)  # behind the last
 
     async def _work(self, sampler: SampleRunner) -> None:
@@ -270,6 +271,7 @@ class Run:
                 await self._finish(sample)
             finally:
                 self.state.running -= 1
+            await asyncio.sleep(0)  # an environment that never waits shares the event loop all the same
         if self._queue.empty():
             self._queue.put_nowait(None)  # for the next worker
 

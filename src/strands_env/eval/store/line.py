@@ -74,10 +74,10 @@ def read_entry(line: bytes, offset: int) -> Entry | None:
     if not is_whole(line):
         return None
     head = orjson.loads(line[: line.find(_BODY)] + b"}")
-    fields: dict[str, Any] = {name: head.get(name) for name in ("index", "place", "aborted", "reward")}
-    prompt_id, task = map(sys.intern, (head["prompt_id"], head["task"]))  # one text for all samples of a prompt
-    head_id = bytes.fromhex(head["id"])
-    return Entry(id=head_id, prompt_id=prompt_id, task=task, **fields, offset=offset, length=len(line))
+    prompt_id, task = sys.intern(head["prompt_id"]), sys.intern(head["task"])  # one text for all samples of a prompt
+    get = head.get
+    outcome = get("index"), get("place"), get("aborted"), get("reward")
+    return Entry(bytes.fromhex(head["id"]), prompt_id, task, *outcome, offset, len(line))
 
 
 def read_sample(line: bytes, *, with_tokens: bool = False) -> EvalSample:
