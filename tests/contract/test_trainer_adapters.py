@@ -594,3 +594,14 @@ def test_weights_of_prime_rl_and_of_tinkers_soft_targets() -> None:
     assert row["rl_weights"] == [0.25 * trained for trained in row["mask"]]
     totals = tinker.soft_targets(taught, 2)["weights"].sum(axis=1).tolist()
     assert totals == pytest.approx(row["rl_weights"][1:])
+
+
+def test_advantages_of_tokens_reach_those_that_are_trained() -> None:
+    of_tokens = np.arange(6.0)
+    weighed = replace(without_experts(make()), loss_weight=0.5)
+    row = prime_rl.training_sample(weighed, env_name="math", temperature=1.0, advantage=of_tokens)
+    assert row["advantages"] == [0.0, 0.0, 2.0, 3.0, 0.0, 5.0]
+    assert tinker.loss_inputs(weighed, advantage=of_tokens)["advantages"].tolist() == [0.0, 1.0, 1.5, 0.0, 2.5]
+    for wrong in (of_tokens[1:], of_tokens[:, None]):
+        with pytest.raises(ValueError, match=r"has shape \(.*, expected a number, or one for each of 6 tokens"):
+            tinker.loss_inputs(weighed, advantage=wrong)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strands_sglang.trajectory import SamplingMask
 
-from .advantages import group_advantages, weigh_rollouts
+from .advantages import group_advantages, turn_advantages, weigh_rollouts
 from .attempts import collect_rollouts, status_of
 from .build import samples_from_model, samples_from_step
 from .export import image_inputs
@@ -25,5 +25,6 @@ __all__ = [
     "save_samples",
     "score_with_teacher",
     "status_of",
+    "turn_advantages",
     "weigh_rollouts",
 ]

@@ -7,7 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
+from strands_env.training.export import with_all_sampled_tokens
 from strands_env.training.sample import InvalidSampleError, TrainingSample
+from strands_sglang.trajectory.tokens import mask_runs
 
 
 def group_advantages(
@@ -73,6 +78,60 @@ def group_advantages(
         mean, std = statistics[group]
         advantages.append((value - mean) / (std + epsilon) if scale_by_std else value - mean)
     return advantages
+
+
+def turn_advantages(samples: Sequence[TrainingSample]) -> list[NDArray[np.float64]]:
+    """Advantage of every token where turns have rewards: what is earned from its turn on, less a baseline.
+
+    A turn earns `reward`, its own `token_rewards`, those of later turns, and those of the rollout's other paths. Its
+    baseline is the mean of what the other rollouts of the group earn from the turn of that number on; one that ended
+    before has its `reward` left. So it does not depend on where a rollout stops, as that of statistics by turn number
+    does, which take the mean of a turn's rewards off each decision to go on (verl's issue 7244). Nothing is divided by
+    a standard deviation, which would be a bias again.
+
+    Args:
+        samples: Of whole groups, all rows of each rollout, before `masked`. One without a reward counts not at all.
+
+    Returns:
+        float64[tokens] for each sample, 0.0 where it trains nothing and in a group of one rollout. The scale is that of
+        `group_advantages(..., scale_by_std=False)`, whose values these are where no turn has a reward.
+
+    Raises:
+        InvalidSampleError: A sample contradicts itself, or has no group or rollout id.
+    """
+    groups: dict[Hashable, dict[Hashable, list[TrainingSample]]] = defaultdict(lambda: defaultdict(list))
+    for place, sample in enumerate(samples):
+        if sample.validate().is_scored:
+            if sample.group_id is None or sample.rollout_id is None:
+                raise InvalidSampleError(f"samples[{place}] has no group_id or no rollout_id: give every sample both")
+            groups[sample.group_id][sample.rollout_id].append(sample)
+    left = {group: {name: _left_to_earn(paths) for name, paths in own.items()} for group, own in groups.items()}
+    advantages = [np.zeros(len(sample)) for sample in samples]
+    for sample, values in zip(samples, advantages, strict=True):
+        if not sample.is_usable or len(rollouts := left[sample.group_id]) < 2:
+            continue
+        own, count = rollouts[sample.rollout_id], len(rollouts)
+        sampled = with_all_sampled_tokens(sample).loss_mask
+        had = np.cumsum(np.zeros(len(sample)) if sample.token_rewards is None else sample.token_rewards * sampled)
+        for turn, (start, end) in enumerate(mask_runs(sampled)):
+            others = [each[min(turn, len(each) - 1)] for each in rollouts.values() if each is not own]
+            earned = own[0] - (had[start - 1] if start else 0.0)  # what it had already is no merit of this turn
+            values[start:end] = (earned * (count - 1) - math.fsum(others)) / count
+        values *= sample.loss_mask
+    return advantages
+
+
+def _left_to_earn(paths: Sequence[TrainingSample]) -> list[float]:
+    """What a rollout earns from each turn on, of all its paths; the last entry, from its end on, is its reward."""
+    by_turn: dict[int, float] = defaultdict(float)
+    for path in paths:
+        for turn, (start, end) in enumerate(mask_runs(with_all_sampled_tokens(path).loss_mask)):
+            values = 0.0 if path.token_rewards is None else path.token_rewards[start:end] @ path.loss_mask[start:end]
+            by_turn[turn] += float(values)  # a path counts what it trains: shared turns once
+    left = [math.fsum(path.reward or 0.0 for path in paths) / len(paths)]
+    for turn in sorted(by_turn, reverse=True):
+        left.insert(0, left[0] + by_turn[turn])
+    return left
 
 
 def weigh_rollouts(samples: Sequence[TrainingSample], *, row_means: bool = False) -> list[TrainingSample]:

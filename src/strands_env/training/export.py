@@ -200,6 +200,20 @@ def token_level_rewards(sample: TrainingSample) -> list[float]:
     return listed
 
 
+def token_advantages(sample: TrainingSample, advantage: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    """One advantage for each token, float64[tokens]; 0.0 where the sample trains nothing.
+
+    Raises:
+        ValueError: `advantage` is neither a number nor one for each token.
+    """
+    values = np.asarray(advantage, dtype=np.float64)
+    if values.shape not in ((), (len(sample),)):
+        raise ValueError(
+            f"advantage has shape {values.shape}, expected a number, or one for each of {len(sample)} tokens"
+        )
+    return np.where(sample.loss_mask if sample.is_usable else 0, values, 0.0)
+
+
 def reference_logprobs(sample: TrainingSample) -> list[float]:
     """The teacher's log-probabilities of all tokens, 0.0 for tokens without one, none of which is trained.
 

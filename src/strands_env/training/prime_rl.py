@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from strands_env.training.export import check_fields, reference_logprobs
+import numpy as np
+from numpy.typing import NDArray
+
+from strands_env.training.export import check_fields, reference_logprobs, token_advantages
 from strands_env.training.sample import InvalidSampleError, TrainingSample
 
 
 def training_sample(
-    sample: TrainingSample, *, env_name: str, temperature: float, advantage: float | None = None
+    sample: TrainingSample,
+    *,
+    env_name: str,
+    temperature: float,
+    advantage: float | NDArray[np.float64] | None = None,
 ) -> dict[str, Any]:
     """One path, every field over the full length. A token is trained in the first path that contains it, as there.
 
@@ -22,10 +29,11 @@ def training_sample(
 
     Args:
         temperature: That of the sampling; prime-rl divides logits by it.
-        advantage: Advantage of the rollout; None leaves it to the orchestrator.
+        advantage: Advantage of the rollout, or of each token (`turn_advantages`); None leaves it to the orchestrator.
 
     Raises:
         InvalidSampleError: A trained token has no log-probability, or the sample has routed experts or images.
+        ValueError: `advantage` is neither a number nor one for each token.
     """
     if sample.routed_experts is not None:
         raise InvalidSampleError(
@@ -41,7 +49,7 @@ def training_sample(
         "temperatures": [float(temperature)] * count,
         "env_name": env_name,
         "ref_logprobs": None if sample.teacher_logprobs is None else reference_logprobs(sample),
-        "advantages": None if advantage is None else [advantage if trained else 0.0 for trained in mask],
+        "advantages": None if advantage is None else token_advantages(sample, advantage).tolist(),
     }
     if sample.loss_weight != 1:
         fields["rl_weights"] = [float(sample.loss_weight) * trained for trained in mask]

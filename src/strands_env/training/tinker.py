@@ -6,16 +6,19 @@ import importlib
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from strands_env.training.export import reference_logprobs, written_for
+from strands_env.training.export import reference_logprobs, token_advantages, written_for
 from strands_env.training.sample import InvalidSampleError, TrainingSample
 
 
-def loss_inputs(sample: TrainingSample, *, advantage: float, kl_penalty_coef: float = 0.0) -> dict[str, Any]:
+def loss_inputs(
+    sample: TrainingSample, *, advantage: float | NDArray[np.float64], kl_penalty_coef: float = 0.0
+) -> dict[str, Any]:
     """`loss_fn_inputs` of a path: everything shifted by one, so that position `i` is about token `i + 1`.
 
     Args:
-        advantage: Advantage of the rollout, put on every trained token.
+        advantage: Advantage of the rollout, put on every trained token, or of each token (`turn_advantages`).
         kl_penalty_coef: For on-policy distillation: weight of the sampled log-probability less the teacher's
             (`score_with_teacher`), in nats, subtracted from the advantage of each token, as by the cookbook.
 
@@ -24,10 +27,11 @@ def loss_inputs(sample: TrainingSample, *, advantage: float, kl_penalty_coef: fl
 
     Raises:
         InvalidSampleError: A trained token has no log-probability, or none of the teacher.
+        ValueError: `advantage` is neither a number nor one for each token.
     """
     mask = np.array(sample.trained_mask(weight_follows=True)[1:], dtype=np.float32)
     logprobs = np.array(sample.full_logprobs()[1:], dtype=np.float32)
-    advantages = mask * np.float32(advantage)
+    advantages = token_advantages(sample, advantage)[1:].astype(np.float32)
     if kl_penalty_coef:
         teacher = np.array(reference_logprobs(sample)[1:], dtype=np.float32)
         advantages -= np.float32(kl_penalty_coef) * mask * (logprobs - teacher)
@@ -64,7 +68,7 @@ def soft_targets(sample: TrainingSample, top_k: int) -> dict[str, Any]:
     }
 
 
-def datum(sample: TrainingSample, *, advantage: float, kl_penalty_coef: float = 0.0) -> Any:
+def datum(sample: TrainingSample, *, advantage: float | NDArray[np.float64], kl_penalty_coef: float = 0.0) -> Any:
     """A `tinker.Datum`; `TrainerVersionError` where the installed tinker does not take it.
 
     `mask` is left out: the losses take it for an unknown input, and advantages are 0 outside it.
