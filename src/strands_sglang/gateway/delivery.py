@@ -35,7 +35,6 @@ class Exchange:
     Attributes:
         headers: Of the answer.
         call: What is known of it.
-        refused: The refusal that went into a stream, in place of a status.
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class Exchange:
         self.dialect, self.route, self.origin = dialect, route, origin_of(request)
         self.headers: dict[str, str] = {}
         self.call = Call(f"POST {route.path}")
-        self.refused: Refused | None = None
         self.request, self._hold, self._ping_interval = request, hold, ping_interval
         assert isinstance(request.protocol, Connection)
         self._connection: Connection = request.protocol
@@ -73,7 +71,7 @@ class Exchange:
             raise refused
         if refused.is_kept:
             raise ConnectionResetError(refused.message)
-        self.refused = refused
+        self.call.refused = refused
         return self.dialect.error_event(refused)
 
     async def send(self, body: bytes, *, stream: bool, when_reset: Callable[[], None]) -> web.StreamResponse:

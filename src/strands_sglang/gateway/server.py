@@ -352,7 +352,15 @@ class Gateway:
             app.router.add_get(prefix + "/v1/models/{model:.+}", self._models)
             app.router.add_get(prefix + "/api/hello", self._hello)
         app.router.add_get("/health", self._hello)
-        add_session_routes(app, self, admin=self._admin, key=self._admin_key)
+        add_session_routes(
+            app,
+            self.sessions,
+            self.telemetry,
+            open_session=self.open,
+            delete_session=self.delete,
+            admin=self._admin,
+            key=self._admin_key,
+        )
         return app
 
     @web.middleware
@@ -382,9 +390,9 @@ class Gateway:
     def _endpoint(self, dialect: WireDialect, route: Route) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             exchange = Exchange(request, dialect, route, hold=self.hold, ping_interval=self.ping_interval)
-            with self.telemetry.request(request, exchange) as call:
+            with self.telemetry.request(request, exchange.call, dialect.name):
                 response = await self._session_of(request, dialect).serve(exchange)
-                call.status = response.status
+                exchange.call.status = response.status
                 return response
 
         self._dialects[handle] = dialect

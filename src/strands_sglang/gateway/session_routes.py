@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
@@ -18,15 +18,25 @@ from .dialects.wire import Refused
 from .requests import SESSION_NAME, SESSION_NAME_WORDS, is_key, presented_key, read_body
 from .reward import Reward
 from .session import Session
+from .session_table import SessionTable
+from .telemetry import Telemetry
 
-if TYPE_CHECKING:
-    from .server import Gateway
 
-
-def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, key: str | None) -> None:
+def add_session_routes(
+    app: web.Application,
+    table: SessionTable,
+    telemetry: Telemetry,
+    *,
+    open_session: Callable[..., Session],
+    delete_session: Callable[[Session], Awaitable[None]],
+    admin: bool,
+    key: str | None,
+) -> None:
     """Add the routes to an application: the reward's and, with `admin`, those below `/sessions`.
 
-    `key` is the admin key, None for routes without one.
+    Args:
+        open_session, delete_session: See `Gateway.open` and `Gateway.delete`.
+        key: The admin key, None for routes without one.
     """
 
     def add(method: str, path: str, answer: Callable[[web.Request], Awaitable[Any]], *, guarded: bool = True) -> None:
@@ -39,13 +49,13 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         app.router.add_route(method, path, handle)
 
     def session_of(request: web.Request) -> Session:
-        session = gateway.sessions.find(request.match_info["session"])
+        session = table.find(request.match_info["session"])
         if session is None:
             raise Refused("unknown session", status=404, code="session_not_found")
         return session
 
     def check_reward_key(request: web.Request) -> None:
-        presented, session = presented_key(request), gateway.sessions.get(request.match_info["session"])
+        presented, session = presented_key(request), table.get(request.match_info["session"])
         if is_key(presented, key) or (session is not None and is_key(presented, session.reward_key)):
             return
         if session is not None and is_key(presented, session.key):
@@ -73,14 +83,14 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         name = request.match_info.get("session")
         if name is not None and not SESSION_NAME.fullmatch(name):
             raise Refused(f"{quote(name)} cannot name a session: {SESSION_NAME_WORDS}")
-        if gateway.sessions.find(name) is not None:
+        if table.find(name) is not None:
             raise Refused(f"there is a session {name!r} already", status=409, code="session_exists")
         body = await read_body(request) if request.can_read_body else {}
         if unknown := body.keys() - {"labels", "sampling", "limits", "join_equal"}:
             raise Refused(f"unknown fields {sorted(unknown)}; known are labels, sampling, limits, join_equal")
         options: dict[str, Any] = {name: value for name, value in body.items() if value is not None}
         try:
-            session = gateway.open(name=name, **options)
+            session = open_session(name=name, **options)
         except (TypeError, ValueError) as error:
             raise Refused(str(error)) from error
         # Where this caller reaches the gateway, which is not where it listens: 0.0.0.0, or a port behind a service.
@@ -90,7 +100,7 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         return as_json(made, status=201)
 
     async def list_sessions(request: web.Request) -> Any:
-        table, folder = gateway.sessions, gateway.sessions.folder
+        folder = table.folder
         sessions: list[dict[str, Any]] = [{"id": name, "error": error} for name, (_, error) in table.damaged.items()]
         for session in list(table.values()):  # perhaps thousands, while others are served
             sessions.append(session.to_json())
@@ -101,7 +111,13 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
         return listing
 
     async def metrics(request: web.Request) -> web.Response:
-        text = gateway.telemetry.metrics(gateway.sessions)
+        sessions = list(table.values())
+        closed = sum(session.is_sealed for session in sessions)
+        text = telemetry.metrics(
+            [counters for session in sessions for counters in session.clients.values()],
+            {"open": len(sessions) - closed, "closed": closed, "damaged": len(table.damaged)},
+            in_flight=sum(session.in_flight for session in sessions),
+        )
         return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def show(request: web.Request) -> Any:
@@ -134,8 +150,8 @@ def add_session_routes(app: web.Application, gateway: Gateway, *, admin: bool, k
 
     async def delete(request: web.Request) -> Any:
         name = request.match_info["session"]
-        if not gateway.sessions.remove_damaged(name):
-            await gateway.delete(session_of(request))
+        if not table.remove_damaged(name):
+            await delete_session(session_of(request))
         return {"id": name, "deleted": True}
 
     add("POST", "/s/{session}/reward", reward, guarded=False)

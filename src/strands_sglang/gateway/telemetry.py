@@ -9,14 +9,14 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate, chain
 from operator import attrgetter, sub
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 from opentelemetry import propagate, trace
@@ -28,10 +28,6 @@ from ..trajectory import Turn
 from .counters import Counters
 from .dialects.reading import label
 from .dialects.wire import Origin, Refused, WireReply, WireRequest
-
-if TYPE_CHECKING:
-    from .delivery import Exchange
-    from .session_table import SessionTable
 
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _CLIENT_GONE = 499  # nothing is answered then; nginx counts it so
@@ -61,13 +57,18 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Call:
-    """What is known of a request and its answer, for its span."""
+    """What is known of a request and its answer, for its span.
+
+    Attributes:
+        refused: The refusal that went into a stream, whose head said 200.
+    """
 
     name: str
     began: int = field(default_factory=time.time_ns)
     ended: int = 0
     status: int = 200
     problem: str = ""
+    refused: Refused | None = None
     parent: Context | None = None
     turn: Turn | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -129,13 +130,13 @@ class Telemetry:
         self._seconds = dict.fromkeys(Phase, 0.0)
 
     @contextmanager
-    def request(self, request: web.Request, exchange: Exchange) -> Iterator[Call]:
+    def request(self, request: web.Request, call: Call, dialect: str) -> Iterator[None]:
         """Count a request, whose span is made soon after its end. A trace of the client's is continued."""
-        call, refused = exchange.call, None
+        refused = None
         call.parent = propagate.extract(request.headers) if "traceparent" in request.headers else get_current()
         try:
-            yield call
-            refused = exchange.refused  # in a stream whose head said 200
+            yield
+            refused = call.refused
         except (OSError, asyncio.CancelledError) as error:  # another backend's break has a status
             call.status, call.problem = getattr(error, "status", _CLIENT_GONE), getattr(error, "code", "client_gone")
             raise
@@ -148,7 +149,7 @@ class Telemetry:
         finally:
             if refused is not None:
                 call.status, call.problem = refused.status, refused.code or "refused"
-            self._requests[exchange.dialect.name, str(call.status)] += 1
+            self._requests[dialect, str(call.status)] += 1
             call.ended = self.note(Phase.REQUEST, call, call.began)
             if not self._ended:
                 asyncio.get_running_loop().call_later(_SPAN_DELAY, self.make_spans)
@@ -170,29 +171,32 @@ class Telemetry:
             call.phases.append((phase, began, ended))
         return ended
 
-    def metrics(self, table: SessionTable) -> bytes:
-        """Everything, in the text format of Prometheus."""
+    def metrics(self, held: Iterable[Counters], states: Mapping[str, int], in_flight: int) -> bytes:
+        """Everything, in the text format of Prometheus.
+
+        Args:
+            held: Counters of the sessions that are held.
+            states: Their number by state.
+            in_flight: Number of turns that are being sampled.
+        """
         from prometheus_client import generate_latest
 
-        return generate_latest(SimpleNamespace(collect=lambda: self._collect(table)))
+        families = self._collect([self.deleted, *held], states, in_flight)
+        return generate_latest(SimpleNamespace(collect=lambda: families))
 
-    def _collect(self, table: SessionTable) -> Iterator[Any]:
+    def _collect(self, counts: Sequence[Counters], states: Mapping[str, int], in_flight: int) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-        sessions = list(table.values())
-        counts = [self.deleted, *(counters for session in sessions for counters in session.clients.values())]
         # Thousands of sessions in a few milliseconds, for nothing is served meanwhile.
         names = [name for _, fields in _COUNTS.values() for name in fields]
         sums = map(sum, zip(*map(attrgetter(*names), counts), strict=True))
         total = dict(zip(names, map(sub, sums, attrgetter(*names)(self.restored)), strict=True))
         roots = Counter(chain.from_iterable(count.roots.elements() for count in counts)) - self.restored.roots
-        closed = sum(session.is_sealed for session in sessions)
-        states = {"open": len(sessions) - closed, "closed": closed, "damaged": len(table.damaged)}
         cached = total["cached_tokens"] / max(total["input_tokens"], 1)
         families: list[tuple[Any, str, str, tuple[str, ...], Mapping[Any, float]]] = [
             (CounterMetricFamily, "requests", "Requests", ("dialect", "status"), self._requests),
             (GaugeMetricFamily, "sessions", "Sessions held", ("state",), {(name,): n for name, n in states.items()}),
-            (GaugeMetricFamily, "in_flight", "Turns being sampled", (), {(): sum(each.in_flight for each in sessions)}),
+            (GaugeMetricFamily, "in_flight", "Turns being sampled", (), {(): in_flight}),
             (GaugeMetricFamily, "cached_share", "Share of prompt tokens found in a cache", (), {(): cached}),
             (CounterMetricFamily, "roots", "New roots", ("reason",), {(name,): n for name, n in roots.items()}),
         ]
