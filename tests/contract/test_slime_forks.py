@@ -84,8 +84,27 @@ def test_the_client_of_vimes_arguments_is_one_of_vllm(monkeypatch: pytest.Monkey
 
 async def test_miles_functions_of_slime_are_refused_and_the_right_one_is_named(rig: Rig) -> None:
     sample = type("Sample", (Sample,), {"__module__": "miles.utils.types"})()
-    with pytest.raises(slime.SlimeConfigError, match="generate_miles"):
+    with pytest.raises(slime.SlimeConfigError, match=r"name strands_env.training.slime.miles.generate in"):
         await slime.generate(rig.args, sample, dict(PARAMS))
+
+
+async def test_a_rollout_of_miles_takes_its_state_and_its_worker_from_the_call(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.ModuleType("miles.rollout.base_types")
+    module.GenerateFnOutput = types.SimpleNamespace  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "miles.rollout.base_types", module)
+    rig.args.sglang_router_policy = "manual"
+    client = rig.serve(completion("3"))
+    sample = type("Sample", (Sample,), {"__module__": "miles.utils.types", "routing_key": "key"})()
+    given = {"args": rig.args, "sample": sample, "sampling_params": dict(PARAMS), "evaluation": False}
+    generate = importlib.import_module("strands_env.training.slime.miles").generate
+    state = types.SimpleNamespace(aborted=False, tokenizer=rig.state.tokenizer)
+    output = await generate(types.SimpleNamespace(**given, state=state))
+    assert output.samples.status is Sample.Status.COMPLETED
+    assert [request.fields["routing_key"] for request in client.requests] == ["key"]
+    state.aborted = True
+    assert (await generate(types.SimpleNamespace(**given, state=state))).samples.status is Sample.Status.ABORTED
 
 
 @pytest.mark.parametrize("fork", ["miles", "vime"], indirect=True)
@@ -113,7 +132,7 @@ async def run_as(fork: str, rig: Rig, sample: Any) -> Any:
     base = importlib.import_module("miles.rollout.base_types")
     state = types.SimpleNamespace(args=rig.args, aborted=False, tokenizer=rig.state.tokenizer)
     given = base.GenerateFnInput(state=state, sample=sample, sampling_params=dict(PARAMS), evaluation=False)
-    output = await slime.generate_miles(given)
+    output = await importlib.import_module("strands_env.training.slime.miles").generate(given)
     assert isinstance(output, base.GenerateFnOutput)
     return output.samples
 
@@ -129,7 +148,7 @@ async def test_miles_rollout_code_runs_a_group(fork: str, rig: Rig) -> None:
         aborted=False,
         tokenizer=rig.state.tokenizer,
         generate_fn_semaphore=asyncio.Semaphore(4),
-        generate_function=common.load_generate_function("strands_env.training.slime.generate_miles"),
+        generate_function=common.load_generate_function("strands_env.training.slime.miles.generate"),
     )
     theirs = importlib.import_module("miles.utils.types").Sample
     group = [theirs(group_index=0, index=number, prompt="What is 1 + 2?", label="3") for number in range(2)]

@@ -4,14 +4,14 @@
     --custom-config-path config.yaml            # strands_env_factory: my_module.make_env, ...
 
 The other hooks are in `hooks`, the options are those of `SlimeSettings`. slime is imported only while these functions
-run. Its forks vime and miles take the same functions, miles `generate_miles` for the first.
+run. Forks of slime take the same functions; each has a module of its name here.
 """
 
 from __future__ import annotations
 
 from strands_env.training.attempts import FailureStreakError
 
-from .generate import generate, generate_miles
+from .generate import generate
 from .hooks import (
     check_reward_nonzero_std,
     log_eval_rollout,
@@ -28,7 +28,6 @@ __all__ = [
     "SlimeSettings",
     "check_reward_nonzero_std",
     "generate",
-    "generate_miles",
     "log_eval_rollout",
     "log_rollout",
     "reward_func",

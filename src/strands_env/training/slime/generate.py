@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 from collections.abc import Sequence
 from functools import partial
@@ -36,7 +35,9 @@ from strands_env.training.slime.settings import (
 from strands_sglang import SGLangModel, get_client_from_slime_args, get_tokenizer
 
 
-async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
+async def generate(
+    args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False, *, state: Any = None
+) -> Any:
     """Run one rollout and fill slime's sample. For `--custom-generate-function-path`.
 
     Statuses: COMPLETED and TRUNCATED are trained; ABORTED only while slime is stopping; whatever else happened is
@@ -46,6 +47,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
         args: slime's; our own are `SlimeSettings`.
         sample: slime's. Its prompt is a text or a list of messages, not one that a chat template has printed.
         sampling_params: Never changed; `max_new_tokens` is the budget of the whole response.
+        state: A `GenerateState`, in place of the process-wide one.
 
     Returns:
         The sample; with `strands_env_fanout` a list of samples with one `rollout_id`, one per path. An ABORTED rollout
@@ -55,19 +57,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
         SlimeConfigError: The configuration is wrong.
         FailureStreakError: Too many rollouts in a row failed. Everything else is data.
     """
-    return await _generate(args, sample, sampling_params, evaluation=evaluation)
-
-
-async def generate_miles(input: Any) -> Any:
-    """`generate` for miles: from its `GenerateFnInput`, which holds its state, to its `GenerateFnOutput`."""
-    samples = await _generate(
-        input.args, input.sample, input.sampling_params, evaluation=input.evaluation, state=input.state
-    )
-    return importlib.import_module("miles.rollout.base_types").GenerateFnOutput(samples=samples)
-
-
-async def _generate(args: Any, sample: Any, sampling_params: Any, *, evaluation: bool, state: Any = None) -> Any:
-    """Run the rollout, compute the fields of its samples, count it, and only then write them."""
+    # Run the rollout, compute the fields of its samples, count it, and only then write them.
     try:
         call = RolloutCall(args, sample, sampling_params, evaluation=evaluation, state=state)
         with SESSION.rollout_failures.running(call):

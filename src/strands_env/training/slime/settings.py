@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, StrictBool, ValidationError
@@ -173,7 +174,7 @@ class Trainer:
     @classmethod
     def of_sample(cls, sample: Any) -> Trainer:
         """The trainer whose sample it is; slime for one of any other class."""
-        return _FORKS.get(type(sample).__module__.partition(".")[0], SLIME)
+        return _trainer_of(type(sample).__module__.partition(".")[0])
 
     def meta_of(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         """The part of a raw answer that spans and counters are made of."""
@@ -181,27 +182,13 @@ class Trainer:
 
 
 SLIME = Trainer(name="slime", states="slime.rollout.sglang_rollout", traces="slime.observability.trace_utils")
-_FORKS = {
-    "miles": Trainer(
-        name="miles",
-        states=None,
-        policy="sglang_router_policy",
-        by_key=frozenset({"consistent_hashing", "manual"}),
-        key="routing_key",
-        replays_top_p=False,
-    ),
-    "vime": Trainer(
-        name="vime",
-        states="vime.rollout.vllm_rollout",
-        seed="seed",
-        meta=None,
-        asks_for_top_p=True,
-        by_key=frozenset({"consistent_hash"}),
-        traces="vime.utils.trace_utils",
-        span="vllm_generate",
-        attributes="build_vllm_meta_trace_attrs",
-    ),
-}
+
+
+@functools.cache
+def _trainer_of(package: str) -> Trainer:
+    """The fork of this name, if a module beside this one describes it; otherwise slime."""
+    name = f"{__package__}.{package}"
+    return getattr(importlib.import_module(name), "TRAINER", SLIME) if find_spec(name) else SLIME
 
 
 class RolloutCall:
@@ -326,8 +313,8 @@ def _generate_state(trainer: Trainer, args: Any) -> Any:
     """The trainer's process-wide state; None outside it (the package's own tests, a dry run)."""
     if trainer.states is None:
         raise SlimeConfigError(
-            f"{trainer.name} hands its state over with the call alone: name strands_env.training.slime.generate_miles "
-            "in --custom-generate-function-path"
+            f"{trainer.name} hands its state over with the call alone: name "
+            f"{__package__}.{trainer.name}.generate in --custom-generate-function-path"
         )
     try:
         module = importlib.import_module(trainer.states)
