@@ -87,7 +87,7 @@ _PART_BEFORE = re.compile(
     re.VERBOSE,
 )
 _PART_AFTER = re.compile(
-    r"""(?i)[^\S\n]*[*_`"']*(?:\$|\\[)\]])?[^\S\n]*(?:[\^+/?×÷‰‱]|[-*]\s*\d|k\b|\b(?:squared|cubed|factorial|dozen|score|gross|hundred|thousand
+    r"""(?i)[^\S\n]*[*_`"']*(?:\$|\\[)\]])?[^\S\n]*(?:[\^+/?×÷‰‱]|[-*]\s*\d|k\b|\b(?:squared|cubed|doubled|tripled|halved|factorial|dozen|score|gross|hundred|thousand
           |million|billion|trillion|lakh|crore|bn|halves|thirds|quarters|fifths|tenths|hundredths|minus|plus|below|above|over
           |(?:less|more|fewer)(?=\s+than)|reciprocal|negative|is\s+(?:not|wrong|incorrect|false)|isn['’]t
           |times\s+(?:\S*\d|as|more|the|larger|that|what)|(?:in\s+)?base\s+\d+|(?:out\s+of|to|through|vs\.?|versus)\s+\d+
@@ -214,7 +214,7 @@ _WITH = re.compile(r"(?i)\b(?:with|for|if|when|say|take|let)\b[^.\n]*\d")
 _ONLY_VALUE = re.compile(r"\W*-?[$£€]?(?:\d\S*|[A-J]|(?i:yes|no|true|false))\W*")
 _ONLY_NO = re.compile(r"(?i)\W*(?:h+m+|wait|oh|well)\W+no\W*")
 _POLAR_START = re.compile(r"(?i)\W*(?=(?:yes|no)\s*[,.;:!](?!\s*(?:really|indeed|correct|right|other|wait)\b))")
-_EXCLAMATION = re.compile(r"(?<=\d)([*_]{0,3})!(?=[*_\"')]*(?:\s*\Z|\s+[A-Z]|[^\S\n]*\n))")
+_EXCLAMATION = re.compile(r"(?<=\d)((?:\$|\\\))?[*_]{0,3})!(?=[*_\"')]*(?:\s*\Z|\s+[A-Z]|[^\S\n]*\n))")
 _WORDS = re.compile(r"[^\W\d_]{2,}[^!?\n]*\Z")
 _NONE = re.compile(
     r"(?i)\A\W*(?:none|nothing|nobody|no\s+one)\b"
@@ -334,7 +334,7 @@ def is_list(sentence: str) -> bool:
 def calmed(text: str) -> str:
     """The text without exclamation marks between a number and the end of a sentence of words: `There are 42!`."""
     return _EXCLAMATION.sub(
-        lambda mark: "" if _WORDS.search(text[max(0, mark.start() - 100) : mark.start()]) else "!", text
+        lambda mark: mark[1] if _WORDS.search(text[max(0, mark.start() - 100) : mark.start()]) else mark[0], text
     )
 
 

@@ -516,6 +516,7 @@ def environment(**options: Any) -> Environment:
             TypeError,
             r"goes into task_context=TaskContext\(ground_truth=\.\.\.\)",
         ),
+        (lambda: Action(prompt="q"), TypeError, r"'prompt' \(did you mean 'message'\?\)$"),
         (lambda: Action("q"), TypeError, r"^Action\('q'\): name the field, as in Action\(message=\.\.\.\)$"),
         (lambda: RewardResult(score=1.0), TypeError, r"^RewardResult\(\) got .*'score' \(did you mean 'reward'\?\)$"),
         (lambda: RewardResult(reward=1.0, acc=1), TypeError, r"'acc'; further facts go into info=\{'acc': \.\.\.\}$"),

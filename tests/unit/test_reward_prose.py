@@ -319,6 +319,16 @@ TABLE = r"""
 1N | 6 | There are 6 in total: 2 red and 4 blue ones.
 1N | 40 | She drove 40 km in 30 minutes.
 1N | 7 | She needs 7 more points to reach 20.
+1 | Evelyn | Evelyn is the fastest. | Who is fastest?
+0 | Evelyn | Carla is the fastest. | Who is fastest?
+0N | 6 | 6 squared
+1 | 42 | The answer is $42$!
+1 | 42 | The answer is **$42$**!
+0 | 9 | \boxed{9} to 10
+0 | 9 | $\boxed{9}\to 10$
+1 | 9 | \boxed{9} to 2 decimal places
+0 | 9 | \boxed{9}\text{ is wrong}
+0N | 12 | 12 doubled
 0N | 6 | It would be 6 if repetition were allowed, but it isn't.
 0N | 6 | The answer is 6 and a half.
 0N | 6 | The answer is 6, 7.

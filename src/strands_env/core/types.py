@@ -217,7 +217,10 @@ class Action(StoredModel):
     ]
     task_context: TaskContext = Field(default_factory=TaskContext)
 
-    _elsewhere: ClassVar = {"*": "; what a reward reads goes into task_context=TaskContext(NAME=...)"}
+    _elsewhere: ClassVar = {
+        **dict.fromkeys(("prompt", "text", "question", "content"), " (did you mean 'message'?)"),
+        "*": "; what a reward reads goes into task_context=TaskContext(NAME=...)",
+    }
     _chat = model_validator(mode="before")(_read_chat)
 
     if not TYPE_CHECKING:  # type checkers know the fields

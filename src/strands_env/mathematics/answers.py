@@ -42,6 +42,11 @@ _NEAR = 300
 _TAIL = 20_000
 """Characters behind an answer that may take it back."""
 
+_TEXT = re.compile(r"\\text\w*\s*\{")
+_RANGE = re.compile(
+    r"[\s$*}]*(?:\\to\b|\b(?:to|through)\b)[\s$}]*\d+(?![.\d]|\s*(?:decimal|significant|digit|place|d\.?p|s\.?f))"
+)
+"""Behind a box that is the first of two ends: `to 10`, but not `to 2 decimal places`."""
 _MARKER = re.compile(rf"(?i:final\s+)?{ANSWER}\s*(?:\*\*)?\s*{IS}\s*(?:\*\*)?\s*[:：]?(?!\s*$)|故选|####")
 _COPULA = re.compile(
     r"(?i)\b(?:is|are|was|were|(?<!would )be|equals|has|have|takes?|took|costs?|pays?|earns?|needs?|weighs"
@@ -185,7 +190,8 @@ def _settled(answer: str, start: int, end: int, items: list[str]) -> list[list[s
     """The candidates that an answer leaves: itself, another that a later remark puts in its place, or none."""
     tail = answer[end : end + _TAIL]
     kind = _kind(items[-1])
-    is_wrong = is_denied(answer[max(0, start - 200) : start], answer[end : end + 200])
+    before, after = (_TEXT.sub(" ", each) for each in (answer[max(0, start - 200) : start], tail[:200]))
+    is_wrong = is_denied(before, after) or _RANGE.match(after) is not None
     left = [] if is_wrong and not (kind == "polar" and tail[:1] == ",") else [items]
     denied: int | None = None
     for remark, place in remarks(tail):
@@ -339,7 +345,7 @@ def _chosen(gold: str, answer: str, question: str) -> tuple[str, bool] | None:
     subject = re.match(rf"(?i)\W*{re.escape(gold)}\s+(?:is|was|has|had|did|does|will)\b", answer) if gold else None
     if subject is None or not gold.replace(" ", "").isalpha():
         return None
-    rest = {*re.findall(r"\w+", answer[subject.end() :].casefold())}
+    rest = {*re.findall(r"\w+", answer[subject.end() :].casefold())} - {"the", "a", "an"}
     return (gold, True) if rest and rest <= {*re.findall(r"\w+", question.casefold())} else None
 
 
@@ -362,6 +368,8 @@ def _verify(gold: str, answer: str, question: str) -> dict[str, Any]:
     # The words of the gold in a sentence that neither denies them nor has others to choose from.
     is_named = whole and not re.search(rf"{_DENIAL.pattern}|\bor\b", answer)
     is_named = is_named and {*whole.casefold().split()} <= {*plain(answer).casefold().split()}
+    before, _, after = answer.rpartition(whole)
+    is_named = is_named and not is_part(before, after)  # `6 squared`
     for items in ([], *choices):
         text = _without_repeats(", ".join(dict.fromkeys(items))) if items else answer
         text = _QUOTED.sub(r"\1", text)
