@@ -133,6 +133,33 @@ def test_who_names_tags_of_reasoning_or_asks_for_none_is_not_overruled(tags: Any
         )
 
 
+STEPS, SHORT = "My steps:", "\n[BEGIN FINAL RESPONSE]\n"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "opening", "sampled"),
+    [
+        (f"{STEPS}\n", "", f"I add.{SHORT}425."),
+        (f"{STEPS}\n", f"{STEPS}\n", f"I add.{SHORT}425."),
+        ("", f"{STEPS}\n", f"{STEPS}\nI add.{SHORT}425."),
+        ("", f"{STEPS}\n", "425."),
+    ],
+    ids=["only the prompt opens it", "the prompt opens it", "the reply opens it", "no reasoning"],
+)
+async def test_words_open_reasoning_where_a_reply_begins_and_are_text_further_on(
+    prompt: str, opening: str, sampled: str
+) -> None:
+    template = framed(prompt=prompt, thought=(opening, SHORT), text_alone=("", ""))
+    conversation = Conversation(
+        tokenizer=tokenizer(), client=Replay([f"{sampled} {STEPS} 4, 25."]), chat_template=template
+    )
+    reply = (await conversation.turn(TurnRequest(messages=GO))).reply
+    assert (reply.text.strip(), reply.reasoning.strip()) == (
+        f"425. {STEPS} 4, 25.",
+        "I add." if SHORT in sampled else "",
+    )
+
+
 @pytest.mark.parametrize("stop", ["<|message_sep|>", "<|im_end|>"])
 @pytest.mark.parametrize(
     ("sampled", "text", "calls"),

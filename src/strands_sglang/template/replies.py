@@ -100,6 +100,7 @@ def print_replies(step: StepRenderer, opened: tuple[str, str] | None) -> Printed
         if start is None or (opening and not follows):
             continue
         before = form.before[len(stem) if follows else start :]
+        follows = follows or (opens and tags is not None and tags[0] == _only_prompted(form.before, stem))
         text, inside = before + form.rest, opens and follows
         # Not what can follow the prompt: it has closed the block of this reasoning, or it has opened one.
         if (not follows and not before.strip()) if form.thought else (inside and closing not in text):
@@ -124,7 +125,7 @@ def _reasoning(forms: list[_Form], prompt: str, specials: tuple[str, ...]) -> tu
     others = [form for form in forms if not form.thought and (form.said, form.calls) == thoughtful[3:]]
     tags = _tags(thoughtful, others, prompt, specials)
     if tags is None or not thoughtful.before.startswith(stem):
-        return tags, False, ""
+        return tags, tags is not None and tags[0] == _only_prompted(thoughtful.before, stem), ""
     left = thoughtful.before[len(stem) :].strip()
     following = [form.before[len(stem) :] for form in others if form.before.startswith(stem)]
     if left and others and not following:  # no reply without reasoning can follow: the prompt has begun it
@@ -183,10 +184,11 @@ def _forms(step: StepRenderer, user: ChatMessage) -> Iterator[_Form]:
                 continue
             first = min(found.values())
             parts = thought if thought in found else "", said if said in found else "", count
-            # Beside reasoning, a template may print more behind the text than the boundary has.
+            # More than the boundary may stand behind a text beside reasoning, and less where the turn is last.
             behind = printed[end:].partition(new[0]["content"])[0]
             stop = first_token(behind, stops) if boundary.closer in stops else None
-            for tail in ends if stop is None else [behind[: stop[0]]]:
+            whole = behind if not behind.strip() else None if stop is None else behind[: stop[0]]
+            for tail in ends if whole is None else [whole]:
                 if printed.startswith(tail, end):
                     yield _Form(printed[:first], printed[first : end + len(tail)], *parts)
 
@@ -237,12 +239,21 @@ def _tags(form: _Form, others: list[_Form], prompt: str, specials: tuple[str, ..
         return None
     closing, opening = between[:end].strip(), before[start:].strip()
     stem = prompt.rstrip()
-    if not opening and before.startswith(stem):  # else the prompt has closed the block
+    only = _only_prompted(before, stem)
+    if not opening and only:
+        if closing not in only and only not in between:  # else the prompt has closed the block, or opened the text
+            opening = only
+    elif not opening and before.startswith(stem):
         same = _shared(stem, closing)
         if re.search(r"\w", stem[len(stem) - same :]) or not any(other.before.startswith(stem) for other in others):
             starts = [at for at in _tokens(stem, specials) if at < len(stem) - same]
             opening = stem[max(starts, default=0) :]
     return (opening, closing) if opening and opening != closing else None
+
+
+def _only_prompted(before: str, stem: str) -> str:
+    """The end of the prompt that a past reply is printed without; empty where it is printed in full, or otherwise."""
+    return stem[len(before.rstrip()) :].strip() if stem.startswith(before.rstrip()) else ""
 
 
 def _shared(a: str, b: str) -> int:

@@ -80,6 +80,9 @@ def finder(wanted: str | re.Pattern[str], text: str) -> BlockFinder:
     return find
 
 
+_MARK = re.compile(r"[<\[◁]\S+[>\]▷]")
+
+
 def scan(
     text: str,
     *,
@@ -107,6 +110,9 @@ def scan(
     add = segments.add
     opening, closing = think_tokens or ("", "")
     find_open, find_close = finder(opening, text), finder(closing, text)
+    if opening and not _MARK.search(opening):  # words open a block where the reply begins, and nowhere else
+        blanks = text[: skip_space(text, 0)]
+        find_open = finder(re.compile(rf"(?<=\A{re.escape(blanks)}){re.escape(opening)}"), text)
     position = start = 0
     inside = in_reasoning and think_tokens is not None
     reasoning_seen = inside or needs_opening
