@@ -35,9 +35,7 @@ from strands_env.training.slime.settings import (
 from strands_sglang import SGLangModel, get_client_from_slime_args, get_tokenizer
 
 
-async def generate(
-    args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False, *, state: Any = None
-) -> Any:
+async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
     """Run one rollout and fill slime's sample. For `--custom-generate-function-path`.
 
     Statuses: COMPLETED and TRUNCATED are trained; ABORTED only while slime is stopping; whatever else happened is
@@ -47,7 +45,6 @@ async def generate(
         args: slime's; our own are `SlimeSettings`.
         sample: slime's. Its prompt is a text or a list of messages, not one that a chat template has printed.
         sampling_params: Never changed; `max_new_tokens` is the budget of the whole response.
-        state: A `GenerateState`, in place of the process-wide one.
 
     Returns:
         The sample; with `strands_env_fanout` a list of samples with one `rollout_id`, one per path. An ABORTED rollout
@@ -57,6 +54,11 @@ async def generate(
         SlimeConfigError: The configuration is wrong.
         FailureStreakError: Too many rollouts in a row failed. Everything else is data.
     """
+    return await generate_with(None, args, sample, sampling_params, evaluation)
+
+
+async def generate_with(state: Any, args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool) -> Any:
+    """`generate` with this `GenerateState`; None is the process-wide one."""
     # Run the rollout, compute the fields of its samples, count it, and only then write them.
     try:
         call = RolloutCall(args, sample, sampling_params, evaluation=evaluation, state=state)

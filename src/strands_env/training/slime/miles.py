@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from strands_env.training.slime import generate as generate_with_slime
+from strands_env.training.slime.generate import generate_with
 from strands_env.training.slime.settings import Trainer
 
 TRAINER = Trainer(
@@ -20,7 +20,5 @@ TRAINER = Trainer(
 
 async def generate(input: Any) -> Any:
     """Slime's `generate` for miles: from its `GenerateFnInput`, which holds its state, to its `GenerateFnOutput`."""
-    samples = await generate_with_slime(
-        input.args, input.sample, input.sampling_params, input.evaluation, state=input.state
-    )
+    samples = await generate_with(input.state, input.args, input.sample, input.sampling_params, input.evaluation)
     return importlib.import_module("miles.rollout.base_types").GenerateFnOutput(samples=samples)
