@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from strands_env.core import TerminationReason, Trajectory
 from strands_env.eval import StoreCorruptError, StoreError, StoreLockedError, read_results, verify_run
 from strands_env.eval.errors import ConfigMismatchError
-from strands_env.eval.store import ResultLog, ResultReader, RunConfig, StorePaths, config, load_run
+from strands_env.eval.store import ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths, config, load_run
 from tests.unit.eval_support import sample, with_tokens
 
 
@@ -332,6 +333,18 @@ def test_a_place_that_cannot_be_read_or_written_is_named(tmp_path):
         list(read_results(tmp_path / "x.jsonl"))
     with pytest.raises(StoreError, match=r"cannot write to .*x.jsonl"):
         ResultLog(StorePaths.of(tmp_path / "x.jsonl"))
+
+
+async def test_finished_samples_are_synced_while_the_event_loop_is_busy(paths, monkeypatch):
+    synced, fsync = threading.Semaphore(0), os.fsync
+    monkeypatch.setattr("os.fsync", lambda fd: (fsync(fd), synced.release()))
+    writer = ResultWriter(ResultLog(paths))
+    synced.acquire()  # of the folder
+    for index in range(3):
+        await writer.append(sample(1.0, index))
+        assert synced.acquire(timeout=30)  # the event loop has no turn before this
+        assert [item.index for item in read_results(paths.results)] == list(range(index + 1))
+    await writer.close()
 
 
 @pytest.mark.parametrize("text", [None, '{"config": null}', '{"config": {}, "about": 3}', "[]", "no"])
