@@ -74,7 +74,8 @@ def split_path(path: str, default: str) -> tuple[str, str]:
             f"{path!r} is not of the form module:attribute ('strands-env eval --list' shows benchmarks; "
             "data goes to --data)"
         )
-    if module_name not in sys.modules and find_spec(module_name.partition(".")[0]) is None:
+    package = module_name.partition(".")[0]
+    if package not in sys.modules and find_spec(package) is None:  # a loaded one may have no spec, as `__main__`
         raise _no_module(path, module_name)
     return module_name, attribute or default
 
