@@ -32,13 +32,15 @@ def pytest_timeout_set_timer(item: Any, settings: Any) -> bool | None:
     """Start the timer of a test; that of the plugin stays where there are no signals."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         return None
-    clock: OwnClock | None = None
+    # A limit that is no longer than what is spared counts from the start, without children: that costs little.
+    is_short = settings.timeout <= SPARED
+    clock = OwnClock() if is_short else None
 
     def look(signum: int, frame: Any) -> None:
         __tracebackhide__ = True
         nonlocal clock
         clock = clock or OwnClock(_family)
-        if min(SPARED, settings.timeout) + clock.seconds() < settings.timeout:
+        if clock.seconds() + (0.0 if is_short else SPARED) < settings.timeout:
             signal.setitimer(signal.ITIMER_REAL, 1.0)
         else:
             pytest_timeout.timeout_sigalrm(item, settings)
