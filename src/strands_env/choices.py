@@ -41,7 +41,7 @@ _STATED = [
         (4, rf"(?i:\bfinal\W{{1,3}}){_LABEL}", ""),  # The final answer is B.
         (3, _LABEL, ""),  # The answer is (B). Answer: B. La respuesta correcta es la B.
         (3, r"(?i:\banswer)\s+\(", ""),
-        (3, r"^\W*(?i:answer)\s+", _ALONE),
+        (3, r"^[^\w\n]*(?i:answer)\s+", _ALONE),
         (3, r"\\f?boxed\W{0,6}", ""),
         (3, r"(?:答案|选项|选择|选|应为|而是)\W{0,4}(?:应该)?[是为]?\W{0,4}(?:选项)?", ""),
         (2, r"^[^\w\n]*", _ALONE),
@@ -55,7 +55,7 @@ _STATED = [
         ),
         (1, r"(?i:\b(?:leav(?:es|ing)|left\s+with)\s+(?:us\s+with\s+|only\s+|just\s+)?\W{0,2})", _CLAUSE_ENDS),
         (1, r"(?i:\b(?:only|just)\s+)", r"\)?\s+(?:is\s+left|remains|fits|works|is\s+(?:right|correct|possible))\b"),
-        (1, r"(?:^|[.!?]\s)[^\w\n]*", r"\)?\s+it\s+is\b"),
+        (1, r"(?:^|[.!?]\s)[^\w\n]{0,8}", r"\)?\s+it\s+is\b"),
         (1, r"(?i:\bby\s+(?:elimination|exclusion)\b\W{0,3})", _CLAUSE_ENDS),
         (1, r"(?i:\b(?:choose|chose|pick|select|conclude|go(?:ing)?\s+with)\b\W{0,4})", _CLAUSE_ENDS),
         # Only where nothing above is there: the one that is called right, named as an option, or listed.
@@ -63,11 +63,11 @@ _STATED = [
         (0, _OPINION, _CLAUSE_ENDS),
         (
             0,
-            r"^\W*(?i:(?:correct|right|best|solution|result|verdict|final|selected|chosen|conclusion)\s*[:=]\W{0,4})",
+            r"^[^\w\n]*(?i:(?:correct|right|best|solution|result|verdict|final|selected|chosen|conclusion)\s*[:=]\W{0,4})",
             _ALONE,
         ),
         # "B, since A fails", but not "B, since it fails, is out"
-        (0, r"(?:^|[.!?]\s)[^\w\n]*", r"\)?,?\s+(?:because|since|as)\b(?![^.\n]*,\s*(?:is|was|can|must|fails)\b)"),
+        (0, r"(?:^|[.!?]\s)[^\w\n]{0,8}", r"\)?,?\s+(?:because|since|as)\b(?![^.\n]*,\s*(?:is|was|can|must|fails)\b)"),
         (-1, r"(?:\((?=[A-J]\))|(?i:\b(?:option|choice)\s+)\(?)", ""),
         (-2, r"^[^\w\n]*", r"(?:[.):]|[^\S\n]-)[^\S\n]"),
     )

@@ -113,7 +113,7 @@ _NO_ANSWER = re.compile(
     r"(?:finish|know|solve|determine|find|answer|say|tell)|cannot\s+(?:finish|solve|determine|find|answer|say|tell))\b"
 )
 _GIVES_UP = re.compile(
-    r"(?i)(?:\A|[.!?\n])\W*(?:sorry\W+)?I\s+(?:do\s+not|don['’]t|cannot|can['’]t)\s+(?:know|tell|say|solve|answer)"
+    r"(?i)(?:\A|[.!?\n])\W{0,8}(?:sorry\W{1,4})?I\s+(?:do\s+not|don['’]t|cannot|can['’]t)\s+(?:know|tell|say|solve|answer)"
     r"(?:\s+(?:this|that|it|the\s+answer))?\W*(?:[.!\n]|\Z)"
 )
 _ITEM = (

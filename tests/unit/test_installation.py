@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from strands_sglang.exceptions import DISTRIBUTION, install_command
+from strands_sglang.hints import DISTRIBUTION, install_command
 from tests.conftest import ROOT
 
 

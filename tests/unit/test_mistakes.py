@@ -452,13 +452,16 @@ def test_a_rescore_that_scores_nothing_says_why_and_is_not_in_the_way_of_the_nex
 def files_of_at_most(size: int) -> Iterator[None]:
     """Acts as a full disk: no file grows beyond so many bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before, keeps = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), sys.dont_write_bytecode
+    # Python would cut off the compiled file of a module that is imported now, and fail at its next import.
+    sys.dont_write_bytecode = True
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
+        sys.dont_write_bytecode = keeps
 
 
 def test_a_full_disk_keeps_what_was_written(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
