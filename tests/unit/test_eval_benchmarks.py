@@ -39,6 +39,7 @@ from strands_env.eval.benchmarks.ifeval import CHECKS, InstructionReward
 from strands_env.eval.benchmarks.livecodebench import LiveCodeBenchReward, all_tests, last_program
 from strands_env.eval.benchmarks.mcp_atlas import COVERAGE
 from strands_env.eval.run.tasks import TaskNamer, sample_id
+from strands_env.numerals import only_number
 from strands_env.recipe.objects import load_evaluator
 from strands_env.recipe.tasks import DataBenchmark
 from strands_env.testing import ScriptedModel, call
@@ -672,6 +673,7 @@ HOSTILE = [
     "p. " * 20_000,
     "'" * 50_000,
     "a@" * 20_000,
+    "1/" * 20_000,
 ]
 
 
@@ -683,6 +685,7 @@ async def test_no_answer_breaks_or_stalls_a_check(text):
     context = {"instructions": [case[0] for case in cases], "arguments": [case[1] for case in cases]}
     assert await reward(InstructionReward(), text, **context) == 0.0
     assert await reward(ChoiceReward(), f"answer{text}", "B") == 0.0
+    assert only_number(f"answer{text}") is None
 
 
 @needs_langdetect
