@@ -30,7 +30,7 @@ from tests.agent_programs import HOME, PROGRAMS, SHELLS, installed
 from strands_env.core import Action
 from strands_env.core.models import sglang_model_factory
 from strands_env.environments import HarnessEnvironment
-from strands_env.environments.harness.environment import DEFAULT_LIMITS
+from strands_env.environments.harness.harness_env import DEFAULT_LIMITS
 from strands_sglang.conversation import Conversation
 from strands_sglang.testing import Reply, ScriptedClient
 

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.shape import arguments, print_figures
-from tests.unit.test_eval_kill import contents, evaluate, resumed, run_and_kill
+from tests.unit.strands_env.eval.test_eval_kill import contents, evaluate, resumed, run_and_kill
 
 
 def kills(executor: str, passes: int, seed: int, expected: object) -> bool:

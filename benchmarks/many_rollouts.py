@@ -182,7 +182,7 @@ async def spread(order: dict[str, Any]) -> dict[str, Any]:
         executor = LocalExecutor(library_factory(**arguments))
         tune_garbage_collection()
     else:
-        distributed = import_module("strands_env.distributed")
+        distributed = import_module("strands_env.eval.executors")
         make = distributed.RayExecutor if kind == "ray" else distributed.ProcessExecutor
         executor = make("benchmarks.many_rollouts:library_factory", arguments, n_workers=workers)
 

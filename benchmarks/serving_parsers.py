@@ -24,7 +24,7 @@ from benchmarks.shape import ROOT, markers, write_between
 from tests.tool_call_writer import InexpressibleError, render, write
 
 from strands_sglang.tool_parsers import BareToolParser, ParameterTypes, ToolParser, get_tool_parser
-from strands_sglang.tool_parsers.messages import MessageToolParser
+from strands_sglang.tool_parsers.message_formats import MessageToolParser
 from strands_sglang.tool_parsers.tags import KEY, VALUE
 
 KEPT = ROOT / "benchmarks" / "results" / "serving_parsers.json"

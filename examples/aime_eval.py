@@ -17,8 +17,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from strands_env.backends import BACKENDS, model_factory_from_args
 from strands_env.core import Action, TaskContext
+from strands_env.core.backends import BACKENDS, model_factory_from_args
 from strands_env.environments import MathEnv
 from strands_env.eval import AIMEEvaluator, EvalError
 from strands_env.eval.metrics import compute_pass_at_k

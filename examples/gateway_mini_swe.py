@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from strands_env.backends import BACKENDS, model_factory_from_args
 from strands_env.core import Action, StepResult, TaskContext
+from strands_env.core.backends import BACKENDS, model_factory_from_args
 from strands_env.environments.harness import HarnessEnvironment, mini_swe_agent
 from strands_env.eval import EvalError, Evaluator
 from strands_env.sandbox import SandboxUnavailableError

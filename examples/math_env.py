@@ -13,8 +13,8 @@ import argparse
 import asyncio
 import sys
 
-from strands_env.backends import BACKENDS, model_factory_from_args
 from strands_env.core import Action, Environment, ModelFactory, StepResult, TaskContext
+from strands_env.core.backends import BACKENDS, model_factory_from_args
 from strands_env.rewards import NumberReward
 from strands_env.tools import calculator
 from strands_sglang.exceptions import StrandsSGLangError

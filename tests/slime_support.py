@@ -17,7 +17,7 @@ from strands import Agent, tool
 
 from strands_env.core import Environment
 from strands_env.training import slime
-from strands_env.training.slime.session import SESSION
+from strands_env.training.slime.shared_state import SESSION
 from strands_sglang.testing import Reply
 
 

@@ -13,7 +13,7 @@ from strands_sglang.tool_parsers import (
     ToolParser,
     gpt_oss,
     json_calls,
-    messages,
+    message_formats,
     notations,
     sections,
     tags,
@@ -182,19 +182,19 @@ def _(parser: tags.GLMToolParser, name: str, arguments: Any, model_id: Any, type
 
 
 @write.register
-def _(parser: messages.MuseGlimmerToolParser, name: str, arguments: Any, *_: Any) -> str:
+def _(parser: message_formats.MuseGlimmerToolParser, name: str, arguments: Any, *_: Any) -> str:
     call = tagged(parser, name, arguments)
     return f"<|start|>assistant to={name}<|message|>{call}<|eom|>"
 
 
 @write.register
-def _(parser: messages.InklingToolParser, name: str, arguments: Any, *_: Any) -> str:
+def _(parser: message_formats.InklingToolParser, name: str, arguments: Any, *_: Any) -> str:
     call = write_object(parser.KEYS, name, arguments)
     return f"<|message_model|>{name}{parser.tool_start_token}{call}{parser.tool_end_token}"
 
 
 @write.register
-def _(parser: messages.SolarOpenToolParser, name: str, arguments: Any, model_id: str | None, *_: Any) -> str:
+def _(parser: message_formats.SolarOpenToolParser, name: str, arguments: Any, model_id: str | None, *_: Any) -> str:
     header = f"{parser.CALL.begin}{model_id or 'a1b2c3d4e5'}<|tool_call:name|>{name}"
     call = f"{header}{parser.CALL.separator}{dump_json(arguments)}"
     return f"<|begin|>assistant{parser.tool_start_token}{call}{parser.CALL.end}{parser.tool_end_token}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from strands_env.core import Environment
 from strands_env.environments import harness as harnesses
-from strands_env.environments.harbor.results import REPORT, read_work
+from strands_env.environments.harbor.outcome import REPORT, read_work
 from strands_env.eval.benchmarks.harbor import task_folders
 
 LIMITS = {"max_requests": 60, "max_seconds": 1800.0, "max_parallel": 4, "final_answer": True}

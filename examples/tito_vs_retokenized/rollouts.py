@@ -18,7 +18,7 @@ from task import TOOL, Problem
 from strands_env.eval.drift import find_drift
 from strands_env.training import TrainingSample, samples_from_model
 from strands_sglang.conversation import Conversation, TurnRequest
-from strands_sglang.conversation.options import MalformedCalls
+from strands_sglang.conversation.model_options import MalformedCalls
 from strands_sglang.gateway import Gateway
 
 TURNS = 2

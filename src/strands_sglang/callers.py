@@ -49,7 +49,7 @@ from strands.middleware import ExecuteToolStage
 from strands.types.tools import ToolResult
 
 from .conversation.messages import read_message, report_refused
-from .conversation.options import RefusedResults
+from .conversation.model_options import RefusedResults
 from .exceptions import MessageConversionError
 from .template import ControlTokens
 from .trajectory import CallOrigin, Role, TrajectoryForest, Turn

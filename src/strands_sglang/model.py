@@ -30,9 +30,9 @@ from .conversation.messages import (
     sort_tool_results,
     system_text,
 )
-from .conversation.options import MalformedCalls, SGLangConfig
+from .conversation.model_options import MalformedCalls, SGLangConfig
 from .conversation.reply import read_constrained
-from .telemetry import note_turn
+from .spans import note_turn
 from .trajectory import LengthLimit, TokenManager, join_routed_experts
 
 logger = logging.getLogger(__name__)

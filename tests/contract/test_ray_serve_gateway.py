@@ -17,7 +17,7 @@ from strands_sglang.backends.engine.templates import HERMES_TEMPLATE
 from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
 from tests.conftest import ROOT
 from tests.servers import FaultyServer
-from tests.unit.test_distributed_processes import PATHS
+from tests.unit.strands_env.eval.test_distributed_processes import PATHS
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,7 +11,7 @@ from provider_support import Replay, add, call, completion
 from slime_support import AddEnv, Rig, Sample, check, rig, settle
 from strands import tool
 
-from strands_env.training.slime.session import SESSION
+from strands_env.training.slime.shared_state import SESSION
 from strands_sglang.testing import Reply
 from tests.servers import FaultyServer, faults
 from tests.unit.client_support import make

@@ -12,7 +12,7 @@ from provider_support import completion
 from slime_support import AddEnv, Rig, Sample, WaitingEnv, rig, waiting_call
 
 from strands_env.core import Environment
-from strands_env.training import attempts, slime
+from strands_env.training import driver, slime
 from strands_sglang.testing import Reply
 
 __all__ = ["rig"]
@@ -268,7 +268,7 @@ async def test_the_time_of_a_suspension_is_not_the_policys(rig: Rig) -> None:
 
 
 async def test_a_failed_rollout_is_tried_again_in_a_fresh_environment(rig: Rig, monkeypatch: Any) -> None:
-    monkeypatch.setattr(attempts, "RETRY_PAUSE", 0.0)
+    monkeypatch.setattr(driver, "RETRY_PAUSE", 0.0)
     rig.args.strands_env_retries = 2
     client = rig.serve(ConnectionError("gone"), completion("3"), completion("4"))
     assert (await rig.run()).status is Sample.Status.COMPLETED

@@ -31,7 +31,7 @@ from slime_support import (
 from strands_env.core import RewardResult
 from strands_env.testing import ScriptedModel
 from strands_env.training import slime
-from strands_env.training.slime.session import SESSION
+from strands_env.training.slime.shared_state import SESSION
 from strands_sglang.testing import Reply
 
 __all__ = ["rig"]

@@ -19,7 +19,7 @@ from provider_support import Replay, call, completion, tokenizer
 from slime_support import PARAMS, begin_process
 
 from strands_env.core import Action, TaskContext
-from strands_env.training import attempts, slime
+from strands_env.training import driver, slime
 from strands_env.training.formats import PromptRecord, draw_rows, prompt_rows, write_rows
 from strands_env.training.slime import hooks
 from strands_sglang.backends import Backend, Capabilities, GenerateAnswer, GenerateRequest, PromptScoring, ScoredPrompt
@@ -120,7 +120,7 @@ def run(
 ) -> Iterator[Any]:
     """Makes a `Run`."""
     monkeypatch.setattr(importlib.import_module("ray"), "put", lambda value, **_: value)
-    monkeypatch.setattr(attempts, "RETRY_PAUSE", 0.0)
+    monkeypatch.setattr(driver, "RETRY_PAUSE", 0.0)
     begin_process()
     with Router() as router:
         yield lambda *flags, **more: Run(checkpoint, tmp_path, router, *flags, **more)

@@ -10,8 +10,8 @@ import pytest
 from provider_support import completion
 from slime_support import AddEnv, Rig, Sample, rig, settle
 
-from strands_env.training.slime.rollout import Episode
-from strands_env.training.slime.session import SESSION, SuspendedEpisodes
+from strands_env.training.slime.live_rollout import Episode
+from strands_env.training.slime.shared_state import SESSION, SuspendedEpisodes
 from strands_sglang.testing import Reply
 
 __all__ = ["rig"]

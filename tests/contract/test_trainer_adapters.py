@@ -263,7 +263,7 @@ ROW = {"raw_prompt": [{"role": "user", "content": "1 + 2?"}], "reward_model": {"
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strands_env.training.attempts.RETRY_PAUSE", 0.0)
+    monkeypatch.setattr("strands_env.training.driver.RETRY_PAUSE", 0.0)
     monkeypatch.setattr("strands_env.training.verl._experts_shape", lambda path: None)
 
 

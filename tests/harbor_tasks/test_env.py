@@ -13,7 +13,7 @@ import pytest
 
 from strands_env.core import Action, StepResult, TaskContext, TerminationReason
 from strands_env.environments.harbor import HarborEnv, TaskTrial
-from strands_env.environments.harbor.results import choose_reward
+from strands_env.environments.harbor.outcome import choose_reward
 from strands_env.environments.harbor.validation import CHEATS, validate_tasks
 from strands_env.rewards.proof import TaskVerdict
 from strands_env.sandbox.images.layers import containers_folder

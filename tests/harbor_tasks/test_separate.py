@@ -16,7 +16,7 @@ from strands_env.sandbox.images import ImageSandbox, ImageStore
 from strands_env.sandbox.images.sources import built_name, import_image
 from tests.container_support import TEST, make_task, require_images
 from tests.harbor_tasks.test_env import episode, shell, verdicts
-from tests.unit.test_images import packed_root
+from tests.unit.strands_env.sandbox.test_images import packed_root
 
 SEPARATE = 'environment_mode = "separate"'
 SEEN = """#!/bin/bash

@@ -14,7 +14,7 @@ import pytest
 from strands_env.commands.cli import main
 from strands_env.core import StepResult, TerminationReason
 from strands_env.environments.harbor import HarborEnv, TaskTrial
-from strands_env.environments.harbor.sandbox import HarborSandbox
+from strands_env.environments.harbor.container import HarborSandbox
 from strands_env.sandbox import Sandbox, SandboxUnsupportedError
 from strands_env.testing import ScriptedModel, call
 from strands_env.testing.sandboxes import AgentSandboxContract

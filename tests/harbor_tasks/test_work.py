@@ -21,8 +21,8 @@ from strands_env.environments.harbor import HarborEnv, create_env_factory
 from strands_env.environments.harbor.validation import validate_tasks
 from strands_env.eval.benchmarks.harbor import HarborEvaluator
 from strands_env.rewards.proof import TaskVerdict
+from strands_env.sandbox.images.image_sandbox import DEFAULT_IMAGE_LIMITS
 from strands_env.sandbox.images.layers import containers_folder
-from strands_env.sandbox.images.sandbox import DEFAULT_IMAGE_LIMITS
 from strands_env.testing import ScriptedModel
 from tests.container_support import CHECK, PYTEST, TEST, make_task, require_images, root_with_python
 from tests.harbor_tasks.test_env import ACTION, IF_THERE, STEP_FILES, STEPS, episode, nothing_is_left, shell

@@ -26,7 +26,7 @@ import pytest
 
 from strands_sglang import SGLangClient, get_tokenizer
 from strands_sglang.backends.engine.own_models import ModelLoadError
-from strands_sglang.backends.http.server import ServerClient
+from strands_sglang.backends.http.server_client import ServerClient
 from tests.conftest import ROOT
 from tests.integration.servers import VLLM_SCHEME, Server, SGLangServer
 

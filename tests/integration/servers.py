@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from strands_sglang import SGLangClient
-from strands_sglang.backends.http.server import ServerClient
+from strands_sglang.backends.http.server_client import ServerClient
 from strands_sglang.backends.vllm import VLLMClient
 
 VLLM_SCHEME = "vllm+"

@@ -17,7 +17,7 @@ import pytest
 from strands_env.core import Action, TaskContext, TerminationReason
 from strands_env.core.models import sglang_model_factory
 from strands_env.environments import HarnessEnvironment
-from strands_env.environments.harness.environment import DEFAULT_LIMITS
+from strands_env.environments.harness.harness_env import DEFAULT_LIMITS
 from strands_env.sandbox import BubblewrapSandbox
 from strands_env.training import samples_from_step
 from strands_sglang.gateway import Gateway, delivery

@@ -12,8 +12,8 @@ import pytest
 from strands_env.core import Action, ErrorRecord, Phase, TaskContext, TerminationReason, TokenObservation, Trajectory
 from strands_env.core.types import WeightVersionSpan
 from strands_env.eval import EvalSample
+from strands_env.eval.report import write_report, write_training
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
-from strands_env.report import write_report, write_training
 from strands_sglang.trajectory.media import PlacedMedium
 from tests.integration.chromium import CHROMIUM, chromium
 from tests.unit.eval_support import sample

@@ -24,7 +24,7 @@ from aiohttp.client_proto import ResponseHandler
 
 from strands_sglang import SGLangClient
 from strands_sglang.backends import GenerateRequest, token_array
-from strands_sglang.backends.http import retry, server, session
+from strands_sglang.backends.http import connections, retry, server_client
 from strands_sglang.exceptions import (
     SGLangClientError,
     SGLangConnectionError,
@@ -152,7 +152,7 @@ class Network:
     async def connect(self, path: str) -> ResponseHandler:
         """A connection for a request of this path."""
         if path == "/generate":
-            attempt = self.calls[session._sending.get().rid].tries[-1]
+            attempt = self.calls[connections._sending.get().rid].tries[-1]
             if attempt.fault == "no connection":
                 attempt.ended = asyncio.get_running_loop().time() + CONNECT_TIMEOUT
                 await asyncio.sleep(2 * CONNECT_TIMEOUT)
@@ -354,7 +354,7 @@ def schedule(seed: int) -> list[Any]:
     ids = itertools.count()
     with pytest.MonkeyPatch.context() as patch:
 
-        async def connect(_: session._Connector, request: Any, *args: Any) -> ResponseHandler:
+        async def connect(_: connections._Connector, request: Any, *args: Any) -> ResponseHandler:
             return await made.network.connect(request.url.path)
 
         def new_rid() -> str:
@@ -362,8 +362,8 @@ def schedule(seed: int) -> list[Any]:
             made.network.calls[rid] = current.get()
             return rid
 
-        patch.setattr(session._Connector, "_create_connection", connect)
-        patch.setattr(server, "_new_rid", new_rid)
+        patch.setattr(connections._Connector, "_create_connection", connect)
+        patch.setattr(server_client, "_new_rid", new_rid)
         patch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time()))
         simulate(seed, made.run)
     made.check()
@@ -376,7 +376,7 @@ def schedule(seed: int) -> list[Any]:
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch):
     monkeypatch.setattr("strands_sglang.backends.http.transport.logger.disabled", True)
-    monkeypatch.setattr("strands_sglang.backends.http.server.logger.disabled", True)
+    monkeypatch.setattr("strands_sglang.backends.http.server_client.logger.disabled", True)
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, PART))

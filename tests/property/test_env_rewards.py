@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from strands_env.core.types import RewardResult, TokenObservation
 from strands_env.eval.metrics import pass_at_k, pass_hat_k
-from strands_env.mathematics.boxes import find_boxes
 from strands_env.rewards import token_rewards
+from strands_env.rewards.mathematics.boxes import find_boxes
 
 balanced = st.recursive(
     st.text(alphabet="abc123 +-\\", max_size=5).filter(lambda text: not text.endswith("\\")),

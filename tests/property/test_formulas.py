@@ -12,7 +12,7 @@ from benchmarks.grading_formulas import FORMULAS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strands_env.mathematics.answers import verify
+from strands_env.rewards.mathematics.answers import verify
 
 
 @given(st.sampled_from(sorted(FORMULAS)), st.integers(0, 10**9))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from strands_sglang.tool_parsers import TOOL_PARSER_REGISTRY, BareToolParser, ToolParser, get_tool_parser
 from strands_sglang.tool_parsers.notations import Gemma4ToolParser
-from strands_sglang.tool_parsers.reasoning import SegmentKind
+from strands_sglang.tool_parsers.splitting import SegmentKind
 from strands_sglang.tool_parsers.tags import MiniMaxM3ToolParser
 from tests.tool_call_writer import InexpressibleError, render
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from strands_env.options import GROUPS, OPTIONS, SAMPLING, add_options, seed
+from strands_env.eval.options import GROUPS, OPTIONS, SAMPLING, add_options, seed
 from strands_sglang.command_line import (
     AddArguments,
     add_former,

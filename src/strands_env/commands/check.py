@@ -18,8 +18,8 @@ from strands_env.commands.terminal import announce, explain_errors, format_numbe
 from strands_sglang.command_line import CommandError, Exit
 
 if TYPE_CHECKING:
+    from strands_env.commands.recipe.dry_run import DryRun
     from strands_env.environments.harbor.validation import TaskReport
-    from strands_env.recipe.dry_run import DryRun
 
 SHOWN = 4000
 """Characters of the first prompt that are shown."""
@@ -36,15 +36,15 @@ def run(args: argparse.Namespace) -> int:
         return _validate(args)
     with explain_errors(ValueError, TypeError, OSError), announce("trying the environment", quiet=args.json):
         # After the first line, for this takes time.
-        from strands_env.recipe.names import HOOK, check_names, load_object
+        from strands_env.commands.recipe.names import HOOK, check_names, load_object
 
         check_names(vars(args))
+        from strands_env.commands.recipe import dry_run
+        from strands_env.commands.recipe.dry_run import DryModels, DryRun, prove, tasks_to_try, try_environment
+        from strands_env.commands.recipe.factories import make_env_factory
+        from strands_env.commands.recipe.objects import benchmark_of_data, load_evaluator, load_reward
         from strands_env.core.threads import LoopBlockedError, run_watched
-        from strands_env.options import EvalOptions
-        from strands_env.recipe import dry_run
-        from strands_env.recipe.dry_run import DryModels, DryRun, prove, tasks_to_try, try_environment
-        from strands_env.recipe.factories import make_env_factory
-        from strands_env.recipe.objects import benchmark_of_data, load_evaluator, load_reward
+        from strands_env.eval.options import EvalOptions
 
         options = EvalOptions(
             benchmark=args.benchmark or (None if args.data_path is None else benchmark_of_data(args.data_path)),
@@ -75,8 +75,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lines(trial: DryRun) -> Iterator[str]:
+    from strands_env.commands.recipe.dry_run import ANSWER
     from strands_env.core.limits import shorten
-    from strands_env.recipe.dry_run import ANSWER
 
     for spec in trial.tools:
         yield f"tool        {signature(spec)}"
@@ -133,7 +133,7 @@ def _to_dict(trial: DryRun) -> dict[str, Any]:
 def _validate(args: argparse.Namespace) -> Exit:
     """Try container tasks, before anything is trained on them."""
     from strands_env.environments.harbor import check_harbor
-    from strands_env.environments.harbor.results import REPORT
+    from strands_env.environments.harbor.outcome import REPORT
     from strands_env.eval.benchmarks.harbor import task_folders
 
     with explain_errors(ImportError):

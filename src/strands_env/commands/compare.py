@@ -13,9 +13,9 @@ from strands_env.core.jsonable import differences
 from strands_env.eval import compare, read_scores
 from strands_env.eval.metrics import Comparison
 from strands_env.eval.metrics.summary import without_nan
+from strands_env.eval.report.health import CHECKS
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
-from strands_env.report.health import CHECKS
 from strands_sglang.command_line import CommandError, Exit
 
 MAX_LOST = CHECKS["lost"].allowed

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from strands_env.commands.recipe.factories import loading, make_model_factory
 from strands_env.commands.terminal import announce, columns, one_line, show
 from strands_env.core import Action, ModelFactory, StepResult
 from strands_env.core.seeds import RolloutSeed, derive_seed
 from strands_env.eval.benchmarks.arithmetic import ArithmeticEvaluator
 from strands_env.eval.drift import DriftKind, DriftSpan, DriftTotals
-from strands_env.options import EvalOptions
-from strands_env.recipe.factories import loading, make_model_factory
+from strands_env.eval.options import EvalOptions
 from strands_sglang.command_line import Exit
 
 ROUNDS = 5

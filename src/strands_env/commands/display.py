@@ -12,11 +12,11 @@ from typing import TextIO
 
 from strands_env.commands.terminal import columns, format_number, format_seconds, one_line, write_to
 from strands_env.core import Outcome, Phase
+from strands_env.core.trackers import Tracker
 from strands_env.eval import read_results
 from strands_env.eval.drift import DriftTotals
 from strands_env.eval.metrics import Interval, RunSummary
 from strands_env.eval.run.progress import Progress, ProgressState
-from strands_env.trackers import Tracker
 from strands_sglang.command_line import Exit
 
 LOG_SECONDS = 5.0

@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
         logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # its retries; the error says the same
         logging.getLogger("strands").setLevel(logging.CRITICAL)  # calls of unknown tools are data, and in the results
         logging.getLogger("strands_env.rewards.proof").setLevel(logging.WARNING)
-    from strands_env.recipe.names import check_names
+    from strands_env.commands.recipe.names import check_names
 
     with explain_errors():
         check_names(vars(args))

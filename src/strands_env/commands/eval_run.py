@@ -12,11 +12,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from strands_env.backends import BACKENDS
 from strands_env.commands.display import TrackedProgress, make_display, nothing_scored, summary_lines
+from strands_env.commands.recipe.evaluation import Evaluation, build_evaluation, resolve
 from strands_env.commands.terminal import announce, explain_errors, format_number, note, show, write_to
 from strands_env.core import TerminationReason
+from strands_env.core.backends import BACKENDS
 from strands_env.core.garbage import rare_collections
+from strands_env.core.trackers import BackgroundTracker, make_tracker, numbers_of
 from strands_env.eval import (
     EvalError,
     Evaluator,
@@ -31,8 +33,6 @@ from strands_env.eval.metrics import flat_metrics
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
-from strands_env.recipe.evaluation import Evaluation, build_evaluation, resolve
-from strands_env.trackers import BackgroundTracker, make_tracker, numbers_of
 from strands_sglang.command_line import CommandError, Exit
 
 logger = logging.getLogger(__name__)

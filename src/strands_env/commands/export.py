@@ -6,12 +6,12 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
+from strands_env.commands.recipe.evaluation import check_writable
 from strands_env.commands.terminal import show
 from strands_env.eval import EvalError
 from strands_env.eval.errors import NoResultsError
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader, StorePaths
-from strands_env.recipe.evaluation import check_writable
 from strands_env.training import save_samples
 from strands_env.training.formats import (
     draw_rows,

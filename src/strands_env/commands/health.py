@@ -14,7 +14,7 @@ SHOWN = 5
 def run(args: argparse.Namespace) -> int:
     """Look."""
     with announce(f"reading {args.rows}", quiet=args.json):
-        from strands_env.report.health import CHECKS, find_problems, read_rows  # after the first line: takes time
+        from strands_env.eval.report.health import CHECKS, find_problems, read_rows  # after the first line: takes time
 
         rows = read_rows(args.rows, args.tokenizer)
     if not rows:

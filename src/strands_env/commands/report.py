@@ -21,9 +21,9 @@ def run(args: argparse.Namespace) -> int:
 
             show_text = verify if is_verified else show_run if args.sample is None else show_samples
             return show_text(args)
+        from strands_env.eval.report import write_report
+        from strands_env.eval.report.training_page import is_slime_log, runs_in, write_training
         from strands_env.eval.saved import SavedRun
-        from strands_env.report import write_report
-        from strands_env.report.training import is_slime_log, runs_in, write_training
 
         source, saved, reason = Path(args.run), None, None
         is_training = is_slime_log(source)

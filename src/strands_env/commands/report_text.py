@@ -18,10 +18,10 @@ from strands_env.commands.display import summary_lines
 from strands_env.commands.terminal import announce, explain_errors, format_number, one_line, say, show
 from strands_env.eval import EvalError, EvalSample, ScoreTable, Verification, summarize, verify_run
 from strands_env.eval.metrics.summary import without_nan
+from strands_env.eval.report.details import SNIPPET, messages_of, task_of
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultReader
 from strands_env.eval.verify import Mismatch, check_temperature, measure_mismatch, vocab_size_of
-from strands_env.report.details import SNIPPET, messages_of, task_of
 from strands_sglang.backends.clients import client_class, open_engine
 from strands_sglang.command_line import CommandError, Exit
 from strands_sglang.exceptions import StrandsSGLangError, did_you_mean

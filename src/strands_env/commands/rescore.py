@@ -13,6 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from strands_env.commands.display import make_display, nothing_scored, summary_lines
+from strands_env.commands.recipe.evaluation import check_writable
+from strands_env.commands.recipe.factories import DeferredModels, make_env_factory, make_model_factory
+from strands_env.commands.recipe.objects import load_reward
 from strands_env.commands.terminal import explain_errors, format_number, note, run_user_code, show
 from strands_env.core import Environment, ErrorRecord, Phase, RewardResult, TerminationReason
 from strands_env.core.jsonable import name_of
@@ -21,9 +24,6 @@ from strands_env.eval import EvalError, EvalSample, read_scores, summarize
 from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
-from strands_env.recipe.evaluation import check_writable
-from strands_env.recipe.factories import DeferredModels, make_env_factory, make_model_factory
-from strands_env.recipe.objects import load_reward
 from strands_sglang.command_line import CommandError, Exit
 
 PREVIOUS = "previous_reward"  # key of the old reward in the info of a new one

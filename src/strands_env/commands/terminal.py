@@ -76,8 +76,8 @@ def run_user_code(*, verbose: bool, level: int = logging.ERROR) -> None:
 
 def explain(error: BaseException, *expected: type[Exception], status: Exit = Exit.USAGE) -> CommandError | None:
     """The sentence and exit status of an error of ours; those `expected` beside them get `status`, others None."""
+    from strands_env.core.trackers import TrackerError
     from strands_env.eval.errors import ConfigMismatchError, EvalError, StoreError, TooManyFailuresError
-    from strands_env.trackers import TrackerError
 
     if isinstance(error, CommandError):
         return error

@@ -16,11 +16,11 @@ from strands_env.commands.display import describe
 from strands_env.commands.terminal import columns, one_line, say
 from strands_env.core.metrics import total_of
 from strands_env.eval.errors import StoreCorruptError, naming_errors
+from strands_env.eval.report.details import answer_of
 from strands_env.eval.run.progress import ProgressState
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store.line import read_sample
-from strands_env.report.details import answer_of
 from strands_sglang.command_line import Exit, safe
 
 SECONDS = 2.0

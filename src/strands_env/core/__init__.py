@@ -30,25 +30,29 @@ evaluators and trainers.
 
 from __future__ import annotations
 
-from strands_sglang.trajectory import Role
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from .environment import Environment
-from .metrics import Metrics, ToolMetrics
-from .models import ModelFactory
-from .scoring import FunctionReward, RewardCallable
-from .termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
-from .types import (
-    Action,
-    Observation,
-    RewardFunction,
-    RewardResult,
-    SpanReward,
-    StepResult,
-    TaskContext,
-    TokenObservation,
-    Trajectory,
-    WeightVersionSpan,
-)
+if TYPE_CHECKING:
+    from strands_sglang.trajectory import Role
+
+    from .environment import Environment
+    from .metrics import Metrics, ToolMetrics
+    from .models import ModelFactory
+    from .scoring import FunctionReward, RewardCallable
+    from .termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
+    from .types import (
+        Action,
+        Observation,
+        RewardFunction,
+        RewardResult,
+        SpanReward,
+        StepResult,
+        TaskContext,
+        TokenObservation,
+        Trajectory,
+        WeightVersionSpan,
+    )
 
 __all__ = [
     "Action",
@@ -74,3 +78,21 @@ __all__ = [
     "Trajectory",
     "WeightVersionSpan",
 ]
+
+# The module of a name; names that are missing here are in `types`.
+_HOMES = {
+    "Environment": ".environment",
+    **dict.fromkeys(("Metrics", "ToolMetrics"), ".metrics"),
+    "ModelFactory": ".models",
+    "Role": "strands_sglang.trajectory",
+    **dict.fromkeys(("FunctionReward", "RewardCallable"), ".scoring"),
+    **dict.fromkeys(("EpisodeTimeoutError", "ErrorRecord", "Outcome", "Phase", "TerminationReason"), ".termination"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # The options of a command are in this package, and its help needs nothing of the SDK.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value = getattr(import_module(_HOMES.get(name, ".types"), __name__), name)
+    return value

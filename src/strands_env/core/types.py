@@ -34,7 +34,7 @@ from strands_sglang.trajectory import Trajectory as Trajectory
 from strands_sglang.trajectory import WeightSpan
 from strands_sglang.trajectory.tokens import TokenSequence
 
-from .chat import ChatPrompt, spoken_text
+from .chat_messages import ChatPrompt, spoken_text
 from .identity import record_arguments
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
 from .termination import ErrorRecord, Outcome, TerminationReason, ToolErrorRecord

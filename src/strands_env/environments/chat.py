@@ -17,7 +17,7 @@ from strands.models import Model
 from strands.types.exceptions import MaxTokensReachedException
 
 from strands_env.core import Action, Environment, ModelFactory, Observation, TerminationReason
-from strands_env.core.chat import spoken_text
+from strands_env.core.chat_messages import spoken_text
 from strands_env.core.threads import default_threads
 from strands_env.core.types import check_factory
 from strands_sglang.exceptions import check_positive

@@ -10,8 +10,8 @@ from typing import Any, Self
 from strands_env.eval.drift import DriftTotals
 from strands_env.eval.errors import EvalError, NoResultsError, StoreCorruptError
 from strands_env.eval.metrics import ScoreTable
+from strands_env.eval.options import EvalOptions
 from strands_env.eval.store import ResultReader, StorePaths, load_run, read_results
-from strands_env.options import EvalOptions
 from strands_sglang.backends.engine.own_models import UnknownModelError
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from strands_env.core.chat import spoken_text
+from strands_env.core.chat_messages import spoken_text
 from strands_env.core.threads import reward_threads
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult, TaskContext
 

@@ -12,8 +12,8 @@ import regex
 
 from strands_env.core.threads import reward_threads
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
-from strands_env.numerals import Numeral, numerals, only_number
-from strands_env.sentences import says_none, without_confidence
+from strands_env.rewards.numerals import Numeral, numerals, only_number
+from strands_env.rewards.sentences import says_none, without_confidence
 from strands_sglang.exceptions import check_positive
 
 from .golds import Gold, GroundTruthError, gold_text, golds, only_gold

@@ -43,7 +43,7 @@ class MathRewardFunction(RewardFunction):
     Both are read whole or not at all. The last `\boxed{...}` of the final response counts, with the formula that it
     is a part of; without one, what follows "the answer is", else its last formula or number. Several boxes count
     together only where the ground truth is a set or list. Numbers are compared exactly; decimals of six digits or
-    more also equal what they round (see `strands_env.mathematics.values`). Verification runs in shared worker
+    more also equal what they round (see `strands_env.rewards.mathematics.values`). Verification runs in shared worker
     processes with a limit on CPU time and memory, so an answer that explodes cannot hang, leak or kill anything; it
     is wrong, with reason `timeout`.
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))  # last: what lies beside this package shadows nothing
 
-from strands_env.mathematics.answers import verify
+from strands_env.rewards.mathematics.answers import verify
 
 MEMORY_LIMIT_BYTES = 2 * 1024**3
 START_CPU_SECONDS = 120.0

@@ -26,7 +26,7 @@ from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.core.scoring import as_reward_function, computed_reward
 from strands_env.core.termination import TerminationReason
 from strands_env.core.types import Action, Observation, StepResult
-from strands_env.numerals import only_number
+from strands_env.rewards.numerals import only_number
 
 from .golds import GroundTruthError, gold_text, only_gold
 

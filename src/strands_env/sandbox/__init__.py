@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from .bubblewrap.bubblewrap_sandbox import BubblewrapSandbox
 from .bubblewrap.command import Isolation
-from .bubblewrap.sandbox import BubblewrapSandbox
 from .bubblewrap.supervised import SandboxSlots
 from .contract import (
     ExecLimits,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from strands_sglang.trajectory import SamplingMask
 
 from .advantages import group_advantages, turn_advantages, weigh_rollouts
-from .attempts import collect_rollouts, status_of
 from .build import samples_from_model, samples_from_step
+from .driver import collect_rollouts, status_of
 from .export import image_inputs
 from .sample import InvalidSampleError, SampleStatus, TrainingSample, load_samples, save_samples
 from .teacher import score_with_teacher

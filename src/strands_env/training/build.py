@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from strands_env.core.scope import trajectories_of
 from strands_env.core.types import StepResult, Trajectory
 from strands_env.rewards.turns import Placement, rewards_of_paths
-from strands_env.training.attempts import status_of
+from strands_env.training.driver import status_of
 from strands_env.training.sample import SampleStatus, TrainingSample
 
 

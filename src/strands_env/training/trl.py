@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from strands_env.training.attempts import collect_rollouts
+from strands_env.training.driver import collect_rollouts
 from strands_env.training.export import one_row
 from strands_env.training.sample import TrainingSample
 

@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 
 from strands_env.core import Action, Environment, TaskContext
-from strands_env.core.chat import ChatPrompt
+from strands_env.core.chat_messages import ChatPrompt
 from strands_env.training.advantages import group_advantages
-from strands_env.training.attempts import Rollout, drive_rollout
 from strands_env.training.build import samples_from_step
+from strands_env.training.driver import Rollout, drive_rollout
 from strands_env.training.export import image_inputs, one_row, written_for
 from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
 from strands_sglang import SGLangModel

@@ -15,7 +15,7 @@ from ..exceptions import BackendRequestError
 
 if TYPE_CHECKING:
     from .engine.engine import EmbeddedEngine
-    from .http.server import ServerClient
+    from .http.server_client import ServerClient
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -112,8 +112,8 @@ def _find_misuse(args: argparse.Namespace) -> str | None:
 
 async def serve(args: argparse.Namespace, listener: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM."""
-    from ..gateway.options import ConversationOptions
     from ..gateway.server import DEFAULT_MODEL_NAME, Gateway
+    from ..gateway.session_options import ConversationOptions
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

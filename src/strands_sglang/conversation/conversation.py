@@ -51,7 +51,7 @@ from .generation import generate
 from .history_reader import StrandsReader
 from .limits import CancelScope, Reservation, SharedBudget
 from .messages import SystemPrompt, read_message, system_text
-from .options import DEFAULTS, InjectedContext, ReasoningPolicy, SGLangConfig, merge_options
+from .model_options import DEFAULTS, InjectedContext, ReasoningPolicy, SGLangConfig, merge_options
 from .plan import CallPlanner
 from .prompts import PreparedTurn, PromptBuilder, PromptFormat, TurnRequest, drops_reasoning
 from .reply import SampledTurn, read_reply, without_stop

@@ -14,7 +14,7 @@ from ..trajectory import TrajectoryForest
 from ..trajectory.media import expanded_ids, move_media
 from ..trajectory.packed import TOKEN_TYPECODE
 from .limits import Bounds, Reservation
-from .options import AbortPolicy, SGLangConfig
+from .model_options import AbortPolicy, SGLangConfig
 from .prompts import PreparedTurn
 
 

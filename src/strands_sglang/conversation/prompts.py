@@ -28,7 +28,7 @@ from ..template import (
 )
 from ..tokenizer import TokenizerAdapter
 from ..tool_parsers import ToolParser
-from ..tool_parsers.reasoning import ThinkTokens
+from ..tool_parsers.splitting import ThinkTokens
 from ..trajectory import CallOrigin, History, Image, Location, Message, Turn, encode_value
 from ..trajectory.media import ImageEncoding, ImageExpander, Medium, PreparedImage, media_growth, place_images
 from .messages import (
@@ -39,7 +39,7 @@ from .messages import (
     format_tool_specs,
     to_chat,
 )
-from .options import MalformedCalls, ReasoningPolicy, SGLangConfig
+from .model_options import MalformedCalls, ReasoningPolicy, SGLangConfig
 from .reply_format import choose_reader
 from .shared_prompts import SharedPrompts, digest_parts, shared_prompts
 from .tool_calls import (

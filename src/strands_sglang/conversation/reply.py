@@ -12,11 +12,11 @@ import pydantic
 from ..exceptions import StructuredOutputError
 from ..tokenizer import TokenizerAdapter
 from ..tool_parsers import ParseOutput, ToolParser, ToolParseResult
-from ..tool_parsers.reasoning import SegmentKind, ThinkTokens
+from ..tool_parsers.splitting import SegmentKind, ThinkTokens
 from ..tool_parsers.values import JSONError, load_json
 from ..trajectory import Call, Completion, FinishType, Message, ToolCall, Turn
 from .messages import MALFORMED_KEY
-from .options import MalformedCalls
+from .model_options import MalformedCalls
 from .prompts import PreparedTurn
 
 T = TypeVar("T", bound=pydantic.BaseModel)

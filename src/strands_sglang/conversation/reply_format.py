@@ -9,7 +9,7 @@ from ..exceptions import TemplateError
 from ..template import DeltaRenderer, TemplateVerdict, tags_of
 from ..template.replies import SAID, THOUGHT, PrintedReplies, PrintedReply, argument_of
 from ..tool_parsers import HermesToolParser, ParseOutput, ToolParser
-from ..tool_parsers.reasoning import DEFAULT_THINK_TOKENS, ReplyFrame, SegmentKind
+from ..tool_parsers.splitting import DEFAULT_THINK_TOKENS, ReplyFrame, SegmentKind
 from .tool_calls import (
     PrintedCalls,
     check_names,

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from ..backends.http.options import bearer, checked_headers, checked_url
+from ..backends.http.client_options import bearer, checked_headers, checked_url
 from .dialects.wire import Refused, WireDialect
 
 _SENT = ("Accept", "Content-Type", "Content-Encoding", "anthropic-version", "anthropic-beta", "OpenAI-Beta")

@@ -22,7 +22,7 @@ from aiohttp.typedefs import Handler
 
 from ..backends import Backend, GenerateClient
 from ..conversation import Conversation
-from ..conversation.options import DEFAULTS, SAMPLING_NAMES, RefusedResults
+from ..conversation.model_options import DEFAULTS, SAMPLING_NAMES, RefusedResults
 from ..exceptions import StateError, StateFullError, refuse_unknown
 from ..tokenizer import Tokenizer
 from ..trajectory import digest, encode_value
@@ -32,7 +32,6 @@ from .delivery import Exchange, as_json
 from .dialects import CHAT_COMPLETIONS, DIALECTS
 from .dialects.wire import Refused, Route, WireDialect
 from .exact_json import object_text
-from .options import ConversationOptions, SessionOptions
 from .passing import OtherBackend, OtherBackends
 from .requests import (
     SESSION_NAME,
@@ -45,6 +44,7 @@ from .requests import (
     printable,
 )
 from .session import Session
+from .session_options import ConversationOptions, SessionOptions
 from .session_routes import add_session_routes
 from .session_table import SessionTable
 from .state import DEFAULT_LIMIT, FORMAT, LogFile, StateFolder

@@ -22,11 +22,11 @@ from .counters import Counters, counters_of
 from .delivery import Exchange, as_json
 from .dialects.wire import Origin, Refused, WireRequest
 from .exact_json import dumps
-from .options import MaxRequestsReachedError, MaxSecondsReachedError, SessionOptions
 from .passing import OtherBackend, OtherBackendError, OtherBackends
 from .requests import new_key
 from .reward import Reward
 from .session_log import MainAgent, SessionLog
+from .session_options import MaxRequestsReachedError, MaxSecondsReachedError, SessionOptions
 from .state import LogFile
 from .telemetry import Call, Phase, Telemetry
 from .translation import Translation

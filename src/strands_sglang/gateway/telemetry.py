@@ -23,7 +23,7 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context, get_current
 
 from ..exceptions import StrandsSGLangError
-from ..telemetry import TRACER, turn_ids
+from ..spans import TRACER, turn_ids
 from ..trajectory import Turn
 from .counters import Counters
 from .dialects.reading import label

@@ -14,14 +14,14 @@ from typing import Any
 
 from ..conversation import Conversation, SampledTurn, TurnRequest
 from ..conversation.messages import REFUSED_PART
-from ..conversation.options import MalformedCalls, RefusedResults
+from ..conversation.model_options import MalformedCalls, RefusedResults
 from ..trajectory import History, Image, Message, Turn
 from .answers import PREFILLED, Answer
 from .canonical import Canon, MessagePlacement, Readings, without_volatile
 from .counters import Counters
 from .dialects import CALL_PREFIXES
 from .dialects.wire import Origin, Refused, WireDialect, WireReply, WireRequest
-from .options import SessionOptions
+from .session_options import SessionOptions
 
 _FINISHES = {"end_turn": "stop", "tool_use": "tool_calls"}
 

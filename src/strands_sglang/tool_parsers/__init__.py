@@ -5,7 +5,7 @@ A call is parsed exactly as it was written or reported as malformed. `get_tool_p
 `kimi_k2` and `qwen_xml` have upstream's names and hold nothing of their own.
 """
 
-from . import gpt_oss, messages, notations  # noqa: F401 - their parsers register themselves
+from . import gpt_oss, message_formats, notations  # noqa: F401 - their parsers register themselves
 from .base import (
     TOOL_PARSER_REGISTRY,
     UNKNOWN_TOOL_NAME,
@@ -20,8 +20,8 @@ from .base import (
     register_tool_parser,
 )
 from .json_calls import BareToolParser, CallKeys, HermesToolParser
-from .reasoning import ReplyFrame
 from .sections import KimiK2ToolParser, SectionToolParser
+from .splitting import ReplyFrame
 from .tags import GLMToolParser, QwenXMLToolParser
 from .values import ParameterTypes
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from ..exceptions import ToolParserError, did_you_mean
 from .outside import read_outside
-from .reasoning import (
+from .splitting import (
     DEFAULT_THINK_TOKENS,
     BlockFinder,
     BlockReader,

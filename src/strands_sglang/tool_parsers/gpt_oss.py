@@ -7,8 +7,8 @@ import re
 from typing import ClassVar
 
 from .base import Block, ToolParseResult, register_tool_parser
-from .messages import MessageToolParser
-from .reasoning import SegmentKind
+from .message_formats import MessageToolParser
+from .splitting import SegmentKind
 from .values import CallError, ParameterTypes, is_name, json_end, load_arguments, skip_space
 
 _HEADER = re.compile(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
-from .reasoning import BlockFinder, BlockReader, SegmentKind, Segments, TextSegment, ThinkTokens, finder
+from .splitting import BlockFinder, BlockReader, SegmentKind, Segments, TextSegment, ThinkTokens, finder
 from .values import (
     CallError,
     JSONError,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from .reasoning import SegmentKind, Segments, TextSegment
+from .splitting import SegmentKind, Segments, TextSegment
 
 if TYPE_CHECKING:
     from .base import Block, ToolParser

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .base import Block, ToolParser, ToolParseResult, register_tool_parser
-from .reasoning import BlockFinder, finder
+from .splitting import BlockFinder, finder
 from .values import CallError, ParameterTypes, json_end, load_arguments, skip_space
 
 

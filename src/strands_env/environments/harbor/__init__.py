@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from strands_sglang.exceptions import install_command
 
-from .results import NotMeasuredError, TaskFailedError
+from .outcome import NotMeasuredError, TaskFailedError
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoint, CheckpointError
-    from .environment import HarborEnv
+    from .harbor_env import HarborEnv
     from .trial import TaskTrial
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
 _HOMES = {
     "Checkpoint": "checkpoints",
     "CheckpointError": "checkpoints",
-    "HarborEnv": "environment",
+    "HarborEnv": "harbor_env",
     "TaskTrial": "trial",
 }
 
@@ -53,7 +53,7 @@ def check_harbor() -> None:
 def create_env_factory(model_factory: Any, **options: Any) -> Any:
     """The factory for `--env harbor`: each action's environment; its context has `task_dir` and, perhaps, `work`."""
     check_harbor()
-    from .environment import HarborEnv
+    from .harbor_env import HarborEnv
 
     if options.get("agent") == "strands-harness":
         importlib.import_module("strands_env.environments.strands_harness")  # its package is missing now, not later

@@ -20,8 +20,8 @@ from strands_env.core import Action, Environment, ModelFactory, Outcome, Traject
 from strands_env.core.models import sglang_model_factory
 from strands_env.tools.code import ContainerTools
 
-from .environment import HarborEnv
-from .sandbox import HarborSandbox
+from .container import HarborSandbox
+from .harbor_env import HarborEnv
 from .trial import OwnAgent
 
 

@@ -28,7 +28,7 @@ from strands_env.sandbox.images.paths import shown_path
 from strands_env.sandbox.images.work import DEFAULT_WORK, AgentFiles, LaidWork, check_work, pattern_of_directory
 
 from .backend import BubblewrapEnvironment
-from .results import TaskFailedError
+from .outcome import TaskFailedError
 
 logger = logging.getLogger(__name__)
 

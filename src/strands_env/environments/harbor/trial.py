@@ -49,7 +49,7 @@ from strands_sglang.exceptions import did_you_mean
 
 from .backend import BubblewrapEnvironment, check_single, find_image
 from .grading import WorkLayers, prepare_in_place, running_processes
-from .results import NotMeasuredError, Part, TaskFailedError
+from .outcome import NotMeasuredError, Part, TaskFailedError
 
 logger = logging.getLogger(__name__)
 

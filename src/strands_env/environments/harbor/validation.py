@@ -12,8 +12,8 @@ from typing import Any
 from strands_env.rewards.proof import TaskVerdict
 from strands_env.sandbox.images.programs import NamesInTests
 
-from .results import Part, TaskFailedError, choose_reward
-from .sandbox import HarborSandbox
+from .container import HarborSandbox
+from .outcome import Part, TaskFailedError, choose_reward
 from .trial import TaskTrial, test_folders
 
 CHEAT_SECONDS = 120.0

@@ -1,6 +1,6 @@
 """Episodes of agents of any make: a command with the address and the key of a gateway session."""
 
-from .environment import HarnessEnvironment, HarnessFailedError, ProgramRun
+from .harness_env import HarnessEnvironment, HarnessFailedError, ProgramRun
 from .recipes import (
     Harness,
     claude_code,

@@ -12,7 +12,7 @@ from typing import Any
 from strands_env.core import Action, RewardResult, StepResult
 from strands_env.sandbox import ExecResult, Outcome, Sandbox, SandboxError
 
-from .environment import DEFAULT_LIMITS, HarnessEnvironment
+from .harness_env import DEFAULT_LIMITS, HarnessEnvironment
 from .recipes import Harness
 
 logger = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import random
 from typing import ClassVar
 
-from strands_env.choices import find_letter
 from strands_env.core import Action, RewardFunction, RewardResult, StepResult
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, QuestionBenchmark, Row, field
+from strands_env.rewards.choices import find_letter
 from strands_env.rewards.golds import GroundTruthError, only_gold
 
 LETTERS = "ABCD"

@@ -18,10 +18,10 @@ from typing import Any
 from strands.models import Model
 
 from strands_env.core import Action, RewardResult, StepResult
-from strands_env.core.chat import after_reasoning
+from strands_env.core.chat_messages import after_reasoning
 from strands_env.rewards import LLMJudgeReward
 from strands_env.rewards.llm_judge_reward import wrap_in_tag
-from strands_env.sentences import Remark, is_negated, remarks
+from strands_env.rewards.sentences import Remark, is_negated, remarks
 from strands_sglang.exceptions import install_command
 
 logger = logging.getLogger(__name__)

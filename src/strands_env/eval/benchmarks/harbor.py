@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from strands_env.core import Action, Environment, ModelFactory, TaskContext
 from strands_env.core.files import digest_folder
-from strands_env.environments.harbor.results import REPORT, read_work
+from strands_env.environments.harbor.outcome import REPORT, read_work
 from strands_env.eval.errors import DatasetError, EvalError
 from strands_env.eval.run.benchmark import Benchmark, Row
 from strands_env.eval.sample import EvalSample

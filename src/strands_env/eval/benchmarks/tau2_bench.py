@@ -20,9 +20,9 @@ from strands.hooks import BeforeToolCallEvent, MessageAddedEvent
 from strands.tools.executors import SequentialToolExecutor
 from strands.types.tools import AgentTool, ToolUse
 
-from strands_env.backends import model_factory_from_args
 from strands_env.core import Action, Environment, ModelFactory, RewardFunction, RewardResult, StepResult
-from strands_env.core.chat import spoken_text
+from strands_env.core.backends import model_factory_from_args
+from strands_env.core.chat_messages import spoken_text
 from strands_env.core.types import check_factory
 from strands_env.environments.chat import ask, user_agent
 from strands_env.eval.errors import DatasetError

@@ -1,6 +1,6 @@
 """Confidence intervals of means over prompts, of bounded values, that hold from ten prompts on.
 
-`tests/unit/test_eval_metrics.py` counts how often they hold.
+`tests/unit/strands_env/eval/test_eval_metrics.py` counts how often they hold.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from strands_env.core import ErrorRecord, Outcome
 from strands_env.core.metrics import total_of
+from strands_env.eval.options import EvalOptions, GroupPolicy
 from strands_env.eval.sample import EvalSample
-from strands_env.options import EvalOptions, GroupPolicy
 
 _SUMMED = (
     *("input_tokens", "output_tokens", "cache_read_input_tokens", "model_calls", "tool_calls", "tool_iters"),

@@ -15,13 +15,13 @@ from strands_env.core.jsonable import name_of
 from strands_env.core.overrides import warn_of_misspelt_overrides
 from strands_env.core.rollout import EnvFactory, LocalExecutor, takes_action
 from strands_env.eval.metrics import MetricFunction, ScoreTable, flat_metrics
+from strands_env.eval.options import GROUPS, EvalOptions
 from strands_env.eval.run.progress import Progress
 from strands_env.eval.run.run import CollectedResults, Run
 from strands_env.eval.run.sampling import Executor, SampleRunner, fixed_seed
 from strands_env.eval.run.tasks import Tasks, catch_exits, with_names
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import Entry, LazySamples, ResultReader, RunConfig, StorePaths
-from strands_env.options import GROUPS, EvalOptions
 from strands_env.rewards.proof import RewardOf, RewardProof, prove_reward, reward_of
 from strands_sglang.exceptions import refuse_unknown
 
@@ -37,14 +37,15 @@ class Evaluator:
     Args:
         env_factory: Makes a fresh environment for every sample: sync or async, with the action as argument or without.
         options: Options as one value; `settings` replace single ones.
-        executor: Where rollouts run, instead of `env_factory` in this process; see `strands_env.distributed`.
+        executor: Where rollouts run, instead of `env_factory` in this process; see `strands_env.eval.executors`.
         retry: Retries of samples lost to infrastructure; by default `max_attempts` with a growing pause.
         metrics_fns: Further metrics: functions of `{prompt id: [EvalSample, ...]}` that return `{name: number}`.
         metric_fns: Another name for `metrics_fns`.
         config: Fields that must match to resume: model, sampling parameters, environment. JSON values.
         about: Metadata saved beside the results, such as the command line.
-        **settings: Options of the group `run` of `strands_env.options.EvalOptions`, such as `n_samples_per_prompt`,
-            `max_concurrency`, `keep_tokens`, `output_path`, `sampling_seed`, `group_policy`, `reward_threshold`.
+        **settings: Options of the group `run` of `strands_env.eval.options.EvalOptions`, such as
+            `n_samples_per_prompt`, `max_concurrency`, `keep_tokens`, `output_path`,
+            `sampling_seed`, `group_policy`, `reward_threshold`.
 
     Attributes:
         options: The options, all of them.

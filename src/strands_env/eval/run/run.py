@@ -16,6 +16,7 @@ from strands_env.core import Action, Outcome, StepResult, TerminationReason
 from strands_env.core.garbage import rare_collections
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureError, StoreError, TooManyFailuresError
+from strands_env.eval.options import EvalOptions, GroupPolicy
 from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
 from strands_env.eval.run.sampling import SampleRunner, fixed_seed, in_one_line
 from strands_env.eval.run.tasks import (
@@ -30,7 +31,6 @@ from strands_env.eval.run.tasks import (
 )
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store import Entry, LazySamples, ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths
-from strands_env.options import EvalOptions, GroupPolicy
 
 logger = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from strands_env.core.deadline import run_with_timeout
 from strands_env.core.rollout import LocalExecutor
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import EvalError
+from strands_env.eval.options import EvalOptions
 from strands_env.eval.run.tasks import copy_of, set_context, with_context
 from strands_env.eval.sample import EvalSample
-from strands_env.options import EvalOptions
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ UNANSWERED_SECONDS = 120.0
 
 
 class Executor(Protocol):
-    """Runs whole rollouts. `strands_env.distributed` has executors over processes and Ray.
+    """Runs whole rollouts. `strands_env.eval.executors` has executors over processes and Ray.
 
     Asked for where an executor has them: a keyword `timeout` of `rollout`, the `sample_timeout`, so that
     it is kept where the phases of the episode are known; the attributes `env_factory_name`, and `environments`,

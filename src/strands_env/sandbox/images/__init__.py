@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from .image_sandbox import DEFAULT_IMAGE_LIMITS, ImageSandbox
 from .layers import Snapshot
 from .layouts import ImageSourceError
-from .sandbox import DEFAULT_IMAGE_LIMITS, ImageSandbox
 from .sources import build_image, import_image, pull_image
 from .store import Image, ImageStore, UnknownImageError
 

@@ -9,7 +9,7 @@ run. Forks of slime take the same functions; each has a module of its name here.
 
 from __future__ import annotations
 
-from strands_env.training.attempts import FailureStreakError
+from strands_env.training.driver import FailureStreakError
 
 from .generate import generate
 from .hooks import (

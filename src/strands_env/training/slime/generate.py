@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any
 
 from strands_env.core import Outcome, StepResult, TerminationReason
-from strands_env.training.attempts import FailureStreakError, drive_rollout
 from strands_env.training.build import samples_from_step
+from strands_env.training.driver import FailureStreakError, drive_rollout
 from strands_env.training.export import image_tensors, with_all_sampled_tokens
 from strands_env.training.sample import InvalidSampleError, TrainingSample
+from strands_env.training.slime.live_rollout import Episode, RolloutBackend
 from strands_env.training.slime.prompt import (
     NO_PROCESSOR,
     expand_prompt,
@@ -21,9 +22,7 @@ from strands_env.training.slime.prompt import (
     prompt_images,
     read_prompt,
 )
-from strands_env.training.slime.rollout import Episode, RolloutBackend
-from strands_env.training.slime.sample import SlimeRollout, check_tokens, fields_that_stop_the_run, put, write
-from strands_env.training.slime.session import SESSION
+from strands_env.training.slime.rows import SlimeRollout, check_tokens, fields_that_stop_the_run, put, write
 from strands_env.training.slime.settings import (
     RolloutCall,
     SlimeConfigError,
@@ -32,6 +31,7 @@ from strands_env.training.slime.settings import (
     load,
     warn_once,
 )
+from strands_env.training.slime.shared_state import SESSION
 from strands_sglang import SGLangModel, get_client_from_slime_args, get_tokenizer
 
 

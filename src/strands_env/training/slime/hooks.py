@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from strands_env.core import Environment, Observation, StepResult, TerminationReason
-from strands_env.trackers import make_tracker, numbers_of
+from strands_env.core.trackers import make_tracker, numbers_of
 from strands_env.training.advantages import group_advantages
-from strands_env.training.attempts import FailureStreakError
+from strands_env.training.driver import FailureStreakError
 from strands_env.training.sample import SampleStatus, TrainingSample
 from strands_env.training.slime.prompt import read_prompt
-from strands_env.training.slime.sample import (
+from strands_env.training.slime.rows import (
     counted_reward,
     fields_that_stop_the_run,
     flatten,
@@ -33,8 +33,8 @@ from strands_env.training.slime.sample import (
     rollout_key,
     unusable_reward,
 )
-from strands_env.training.slime.session import SESSION
 from strands_env.training.slime.settings import SlimeConfigError, SlimeSettings, Trainer, drops_exceptions, load
+from strands_env.training.slime.shared_state import SESSION
 from strands_env.training.teacher import score_with_teacher
 from strands_sglang import get_client, get_tokenizer
 from strands_sglang.exceptions import BackendAnswerError, StrandsSGLangError

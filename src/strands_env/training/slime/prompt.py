@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from strands_env.core import Action, TaskContext
-from strands_env.core.chat import ChatPrompt, UnsupportedPromptError, is_image
+from strands_env.core.chat_messages import ChatPrompt, UnsupportedPromptError, is_image
 from strands_env.training.slime.settings import METADATA_KEY, RolloutCall, SlimeConfigError, warn_once
 from strands_sglang.exceptions import MediaError
 from strands_sglang.trajectory.images import ProcessorExpander, as_rgb, encode

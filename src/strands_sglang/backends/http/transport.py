@@ -17,9 +17,9 @@ from typing import Any
 import orjson
 
 from ...exceptions import BackendError
-from .options import is_address
+from .client_options import is_address
+from .connections import Attempt, HTTPSession
 from .retry import RetryClass, classify_status, pauses
-from .session import Attempt, HTTPSession
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from ...exceptions import BackendAnswerError, BackendError, BackendHTTPError
 from ..answer import is_count
 from ..contract import BackendInfo, Capabilities, GenerateAnswer, GenerateRequest, token_array
 from ..http.call import GenerateCall
+from ..http.connections import closed_error
 from ..http.served import MODELS, ServerKind, listed_models, vocab_size_of, vocab_size_of_folder
-from ..http.server import ServerClient
-from ..http.session import closed_error
+from ..http.server_client import ServerClient
 from ..http.transport import LoopTransport
 from ..http.user_transport import HTTPResponse
 from .answer import ROUTING_KEY_HEADER, check_belongs, classify, dropped_fields, http_error, read_answer

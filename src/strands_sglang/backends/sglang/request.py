@@ -15,7 +15,7 @@ from pydantic import Field, PlainValidator
 from ...exceptions import BackendRequestError
 from .. import sampling
 from ..contract import Capabilities, GenerateRequest, LogprobKind, PromptScoring
-from ..http.options import check_rid
+from ..http.client_options import check_rid
 from ..sampling import CONSTRAINTS, Count, SamplingParams
 
 CONTEXT_RESERVE = 2

@@ -31,10 +31,10 @@ from ..contract import (
     LogprobKind,
 )
 from ..http.call import GenerateCall
+from ..http.connections import KEEPALIVE_S, Attempt
 from ..http.retry import RetryClass
 from ..http.served import MODELS, ServerKind, listed_models, vocab_size_of_folder
-from ..http.server import ServerClient
-from ..http.session import KEEPALIVE_S, Attempt
+from ..http.server_client import ServerClient
 from ..http.transport import LoopTransport
 from ..http.user_transport import HTTPResponse
 from .answer import RID_PREFIX, http_error, read_answer
