@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from benchmarks.grading_corpus import Case, distinct, family, forms
+from benchmarks.grading_cases import Case, distinct, family, forms
 
 # fmt: off
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from benchmarks.grading_corpus import Case, family, forms
+from benchmarks.grading_cases import Case, family, forms
 
 # fmt: off
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from aiohttp import web
 
-from ..conversation import Conversation, PreparedTurn, SampledTurn
-from ..conversation.messages import to_strands
+from ..conversation import PreparedTurn, SampledTurn
 from ..exceptions import TokenBudgetReachedError
-from ..trajectory import History, Role, Trajectory, Turn
+from ..trajectory import History, Role
 from .answers import Answer, Answers, key_of
 from .counters import Counters, counters_of
 from .delivery import Exchange, as_json
@@ -25,58 +23,36 @@ from .exact_json import dumps
 from .passing import OtherBackend, OtherBackendError, OtherBackends
 from .requests import new_key
 from .reward import Reward
-from .session_log import MainAgent, SessionLog
-from .session_options import MaxRequestsReachedError, MaxSecondsReachedError, SessionOptions
+from .session_log import SessionLog
+from .session_options import MaxRequestsReachedError, MaxSecondsReachedError
+from .session_state import MainAgent, SessionState
 from .state import LogFile
-from .telemetry import Call, Phase, Telemetry
+from .telemetry import Call, Phase
 from .translation import Translation
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Session:
-    """One rollout behind a key.
+class Session(SessionState):
+    """A session that is served: its state, its keys, and what is in flight.
 
     Attributes:
-        id: Its name in paths.
-        clients: Counters by client.
         gateway_url: Gives the gateway's address, empty before it listens.
         failure: The error of the last request (a limit, an overflow, the model server); None after a success.
-        secret: What its receipts, and the ids that clients are given, are made with.
         log: Where it writes down what a restart needs.
-        main_agents: The agent that began, by whether it has tools.
-        began: Time of the first request, or None.
-        has_ended: The final answer was asked for.
         is_exported: All rows were sent after the close, whether or not anybody read them.
-        reward: The reward that was set, or None before.
-        is_reward_final: The reward has been exported, or was sent with the close: it does not change any more.
         reward_key: Key that sets the reward. The agent has `key` alone, unless it is to score itself.
     """
 
-    id: str
     key: str
-    conversation: Conversation
-    options: SessionOptions = field(default_factory=SessionOptions)
-    labels: Mapping[str, Any] = field(default_factory=dict)
+    reward_key: str = field(default_factory=new_key)
     gateway_url: Callable[[], str] = lambda: ""
-    telemetry: Telemetry = field(default_factory=Telemetry)
     other_backends: OtherBackends = field(default_factory=lambda: OtherBackends({}))
-    clients: dict[str, Counters] = field(default_factory=dict)
-    is_sealed: bool = False
     is_exported: bool = False
     is_suspended: bool = False
     failure: Exception | None = None
-    reward: Reward | None = None
-    is_reward_final: bool = False
-    reward_key: str = field(default_factory=new_key)
     last_used: float = field(default_factory=time.monotonic)
-    secret: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     file: InitVar[LogFile]
     log: SessionLog = field(init=False)
-    translation: Translation = field(init=False)
-    answers: Answers = field(init=False)
-    main_agents: dict[bool, MainAgent] = field(default_factory=dict)
-    began: float | None = None
-    has_ended: bool = False
     _tasks: set[asyncio.Task[SampledTurn]] = field(default_factory=set)
     _serving: int = 0
     _passing: int = 0
@@ -106,34 +82,6 @@ class Session:
     def google_url(self) -> str:
         """Address for Google clients, which append `/v1beta/models/...`."""
         return self.anthropic_url
-
-    @property
-    def counters(self) -> Counters:
-        """Counts of all clients together, as they are now."""
-        return sum(self.clients.values(), Counters())
-
-    @property
-    def trajectories(self) -> list[Trajectory]:
-        """Every path of the session; each sampled token carries loss in exactly one of them."""
-        return self.conversation.trajectories
-
-    @property
-    def history(self) -> list[dict[str, Any]]:
-        """The conversation of the main agent with its last reply, as Strands messages.
-
-        The main agent is the one that began. Requests without tools (titles, summaries) count only without others.
-        """
-        return list(map(to_strands, self.main_agent.history))
-
-    @property
-    def last_turn(self) -> Turn | None:
-        """The turn that gave the last reply of `history`."""
-        return self.main_agent.turn
-
-    @property
-    def main_agent(self) -> MainAgent:
-        """The agent that began: one with tools, if any has been seen."""
-        return self.main_agents.get(True) or self.main_agents.get(False) or MainAgent(None)
 
     @property
     def is_idle(self) -> bool:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..backends.records import from_json, to_json
 from ..conversation import Conversation, SampledTurn
@@ -22,29 +21,17 @@ from .answers import Answer
 from .counters import Counters
 from .dialects import RESPONSES
 from .reward import Reward
+from .session_state import MainAgent, SessionState
 from .state import LogFile
-
-if TYPE_CHECKING:
-    from .session import Session
-
 
 _LOCATED = ("key", "agent", "agent_id", "attempt", "role", "parent_agent")
 _COMMITTED = ("prompt_ids", "completion", "reply", "calls", "media", "is_constrained", "is_recalled")
 
 
-@dataclass(slots=True, eq=False)
-class MainAgent:
-    """The agent that began, among those with tools or those without: its last turn, and the history up to it."""
-
-    name: str | None
-    turn: Turn | None = None
-    history: History = field(default_factory=History)
-
-
 class SessionLog:
     """Writes the events of a session to a file."""
 
-    def __init__(self, session: Session, file: LogFile) -> None:
+    def __init__(self, session: SessionState, file: LogFile) -> None:
         self._session, self.file = session, file
         self._facts = ForestFacts()
         self._counts: dict[str, dict[str, Any]] = {}

@@ -8,17 +8,14 @@ A call is parsed exactly as it was written or reported as malformed. `get_tool_p
 from . import gpt_oss, message_formats, notations  # noqa: F401 - their parsers register themselves
 from .base import (
     TOOL_PARSER_REGISTRY,
-    UNKNOWN_TOOL_NAME,
-    Block,
-    ParseOutput,
     ToolParser,
-    ToolParseResult,
     UnknownToolParserError,
     as_tool_parser,
     get_tool_parser,
     list_tool_parsers,
     register_tool_parser,
 )
+from .calls import UNKNOWN_TOOL_NAME, Block, ParseOutput, ToolParseResult
 from .json_calls import BareToolParser, CallKeys, HermesToolParser
 from .sections import KimiK2ToolParser, SectionToolParser
 from .splitting import ReplyFrame

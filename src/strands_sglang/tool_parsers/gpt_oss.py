@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from .base import Block, ToolParseResult, register_tool_parser
+from .base import register_tool_parser
+from .calls import Block, ToolParseResult
 from .message_formats import MessageToolParser
 from .splitting import SegmentKind
 from .values import CallError, ParameterTypes, is_name, json_end, load_arguments, skip_space

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from .base import Block, ToolParser, ToolParseResult, register_tool_parser
+from .base import ToolParser, register_tool_parser
+from .calls import Block, ToolParseResult
 from .splitting import BlockFinder, BlockReader, SegmentKind, Segments, TextSegment, ThinkTokens, finder
 from .values import (
     CallError,

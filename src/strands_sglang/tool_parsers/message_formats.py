@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from .base import Block, ToolParser, register_tool_parser
+from .base import ToolParser, register_tool_parser
+from .calls import Block
 from .json_calls import CallKeys, HermesToolParser
 from .sections import CallTokens, Header, SectionToolParser
 from .splitting import BlockReader, SegmentKind, Segments, TextSegment

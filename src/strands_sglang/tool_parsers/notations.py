@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from .base import Block, ToolParser, ToolParseResult, register_tool_parser
+from .base import ToolParser, register_tool_parser
+from .calls import Block, ToolParseResult
 from .values import CallError, JSONError, ParameterTypes, error_at, is_name, json_end, load_json, read_items, skip_space
 
 QUOTE = '<|"|>'

@@ -10,20 +10,20 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from .calls import Block
 from .splitting import SegmentKind, Segments, TextSegment
-
-if TYPE_CHECKING:
-    from .base import Block, ToolParser
 
 
 def read_outside(
-    parser: ToolParser,
     text: str,
     segments: Sequence[TextSegment],
     blocks: dict[int, Block],
+    marks: re.Pattern[str],
+    *,
     is_tool: Callable[[str], bool],
+    refuse: Callable[[str, int, int, str | None], Block],
+    ends_are_text: bool,
 ) -> list[TextSegment]:
     """Cut the calls outside of blocks from the visible text, in one pass over it.
 
@@ -31,18 +31,18 @@ def read_outside(
 
     Args:
         blocks: The blocks of the segments by their offset; those found here are added.
+        marks: The parser's, from `find_marks`.
         is_tool: Tells whether a tool of this name is declared.
+        refuse: Makes the block of the malformed call in `text[start:end]`, whose name is None without an opening.
+        ends_are_text: An end marker without the beginning of a call is text.
     """
-    pattern = _marks(parser.end_markers, parser.opening)
-    if pattern is None:
-        return list(segments)
     result = Segments()
     remains: dict[int, int] = {}  # where the text of a malformed call ends, by the offset of its block
 
     def add_call(name: str | None, position: int, start: int, end: int) -> int:
         result.add(SegmentKind.TEXT, position, start)
         result.add(SegmentKind.BLOCK, start, end)
-        blocks[start] = parser.outside(text, start, end, name)
+        blocks[start] = refuse(text, start, end, name)
         return end
 
     for segment in segments:
@@ -52,7 +52,7 @@ def read_outside(
         position, end = segment.start, segment.end
         name: str | None = None  # of the first opening, or of the first of a declared tool, once there is one
         start, is_call = end, False
-        for match in pattern.finditer(text, position, end):
+        for match in marks.finditer(text, position, end):
             mark = match.lastgroup
             if mark not in (None, "quote", "end"):
                 # An opening. One of an unknown tool is prose, unless an end marker follows before a declared one does.
@@ -62,7 +62,7 @@ def read_outside(
             elif mark == "end" and is_call:
                 position = add_call(name, position, start, match.end())
                 name, is_call = None, False
-            elif mark == "end" and not parser.END_IS_TEXT:
+            elif mark == "end" and not ends_are_text:
                 # Right behind a block? Then no call was begun since, and this is no call of its own.
                 before = result[-1] if result and result[-1].end == position else None
                 block = blocks[before.start] if before and before.kind is SegmentKind.BLOCK and name is None else None
@@ -87,8 +87,8 @@ def read_outside(
 
 
 @lru_cache(maxsize=256)
-def _marks(end_markers: tuple[str, ...], opening: str) -> re.Pattern[str] | None:
-    """What to look for; inline code and quoted markers come first, so that nothing is found inside of them."""
+def find_marks(end_markers: tuple[str, ...], opening: str) -> re.Pattern[str] | None:
+    """The pattern of openings and end markers, None without any; inline code and quoted markers hide what they hold."""
     end = "|".join(map(re.escape, end_markers))
     ends = [rf"(?P<quote>[\"'])(?:{end})(?P=quote)", f"(?P<end>{end})"] if end else []
     marks = [*([opening] if opening else []), *ends]

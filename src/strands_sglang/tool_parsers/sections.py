@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .base import Block, ToolParser, ToolParseResult, register_tool_parser
+from .base import ToolParser, register_tool_parser
+from .calls import Block, ToolParseResult
 from .splitting import BlockFinder, finder
 from .values import CallError, ParameterTypes, json_end, load_arguments, skip_space
 

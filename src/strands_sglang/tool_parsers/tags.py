@@ -13,7 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
-from .base import Block, ToolParser, ToolParseResult, register_tool_parser
+from .base import ToolParser, register_tool_parser
+from .calls import Block, ToolParseResult
 from .values import (
     MAX_DEPTH,
     CallError,
