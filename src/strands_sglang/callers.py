@@ -96,7 +96,7 @@ class _Place:
 
     @property
     def is_left(self) -> bool:
-        """It has ended, or the SDK has set OpenTelemetry's context back to what it was before."""
+        """True if it ended, or the SDK has restored OpenTelemetry's earlier context."""
         if self.is_over or self.begun is None:
             return self.is_over
         context = opentelemetry.get_current()
@@ -118,7 +118,7 @@ _PLACE = opentelemetry.create_key("strands_sglang_place")
 
 @contextmanager
 def outermost() -> Iterator[None]:
-    """What runs in the block works for nobody outside of it."""
+    """Code in the block works for nobody outside of it."""
     token = _current_place.set(None)
     try:
         yield

@@ -276,7 +276,7 @@ def complain(command: str, message: object) -> None:
 
 
 def what_to_install(error: ImportError) -> str | None:
-    """One sentence that names the extra of a package that is not installed; None where an import failed otherwise."""
+    """A sentence that names the extra of a missing package; None if an import failed otherwise."""
     if "pip install" in str(error):  # one of our own, or of a user's module
         return str(error)
     package = (error.name or "").partition(".")[0]

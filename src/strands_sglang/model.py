@@ -134,7 +134,7 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
         dynamic_trailing_blocks: int = 0,
         **kwargs: Any,
     ) -> AsyncGenerator[StreamEvent, None]:
-        """One model call.
+        """A model call.
 
         Args:
             tool_choice: A forced choice becomes a grammar where the backend, and the model's format of calls, take one;

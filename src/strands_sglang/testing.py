@@ -154,7 +154,7 @@ class ScriptExhaustedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedRequest:
-    """One call of `generate`; `fields` has everything but the prompt, `sampling_params` and `routing_key` among it."""
+    """A call of `generate`; `fields` has everything but the prompt, `sampling_params` and `routing_key` among it."""
 
     input_ids: list[int]
     fields: dict[str, Any]

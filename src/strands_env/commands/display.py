@@ -89,7 +89,7 @@ class TrackedProgress:
 
 
 class Display:
-    """One line: drawn over itself on a terminal, written anew every few seconds into a log or a pipe.
+    """A line, redrawn in place on a terminal, written anew every few seconds into a log or a pipe.
 
     What others write to a terminal meanwhile stays: it follows the line, and the next one is drawn below it.
     """

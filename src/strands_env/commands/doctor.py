@@ -32,15 +32,15 @@ class State(StrEnum):
     """State of a part of this machine."""
 
     OK = "ok"
-    """It works."""
+    """Works."""
     MISSING = "missing"
-    """It is not there, which matters only to those who need it."""
+    """Absent, and needed only for what it enables."""
     BROKEN = "broken"
-    """It is there and does not work, or nothing works without it."""
+    """Present but broken, or absent and required."""
 
 
 class Finding(NamedTuple):
-    """What was found of a part, and the next step; None if there is none."""
+    """Finding about a part, and the next step; None if there is none."""
 
     state: State
     found: str

@@ -19,7 +19,7 @@ _OPTIONS = {"base_url": "a server: give --base-url http://host:port", "model_id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelBackend:
-    """One place where a model may be.
+    """A place where a model may be.
 
     Attributes:
         make: Import path (`module:function`) of what makes a model factory from `base_url`, `model_id`, `tokenizer`,

@@ -17,7 +17,7 @@ class Summary(TypedDict):
 
 
 class ToolMetrics(TypedDict):
-    """One tool in one step.
+    """A tool in one step.
 
     `parse_errors` are calls the model wrote that could not be parsed; such a call is answered with an error and also
     counts as a call where it reached the tool. `latency_s` is the sum over all calls, in seconds.
@@ -31,7 +31,7 @@ class ToolMetrics(TypedDict):
 
 
 class TurnMetrics(TypedDict):
-    """One model call and the tools it asked for. Times in seconds; token counts are None where unknown."""
+    """A model call and the tools it asked for. Times in seconds; token counts are None where unknown."""
 
     model_s: float
     tool_s: float
@@ -89,7 +89,7 @@ def total_of(metrics: Mapping[str, Any], name: str) -> Any:
 
 
 def turn_metrics(latencies: Sequence[float], tools: Mapping[int, float], metrics: Any) -> list[TurnMetrics]:
-    """One row a model call.
+    """A row per model call.
 
     Args:
         latencies: Seconds of every model call.

@@ -137,7 +137,7 @@ class TaskTimeLimitReachedError(Exception):
 
 
 class Outcome(StrEnum):
-    """Whose doing the end of an episode is. Statistics, resumes and trainers follow it."""
+    """Who is responsible for the end of an episode. Statistics, resumes and trainers follow it."""
 
     POLICY = "policy"
     """Scored and trained, and never run again: 0 where no reward function says otherwise."""
@@ -168,7 +168,7 @@ class TerminationReason(StrEnum):
     MAX_MESSAGES_REACHED = "max_messages_reached", Outcome.POLICY
     """`max_messages` messages were added."""
     MAX_TOKENS_REACHED = "max_tokens_reached", Outcome.POLICY
-    """One reply used up the tokens it was allowed (`max_new_tokens`)."""
+    """A single reply used up the tokens it was allowed (`max_new_tokens`)."""
     TOKEN_BUDGET_REACHED = "token_budget_reached", Outcome.POLICY
     """A budget of the episode was used up: `max_total_tokens`, or the model's own (`max_sampled_tokens`)."""
     CONTEXT_WINDOW_OVERFLOW = "context_window_overflow", Outcome.POLICY
@@ -222,7 +222,7 @@ class TerminationReason(StrEnum):
     _outcome: Outcome
 
     def outcome(self, error: ErrorRecord | None = None) -> Outcome:
-        """Whose doing this end is. `error` is the result's, which tells time-outs apart: `StepResult.outcome` has both.
+        """Who is responsible for this end. `error` tells time-outs apart; `StepResult.outcome` passes its own.
 
         Without an error a time-out is taken for a client's.
         """

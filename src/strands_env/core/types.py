@@ -195,7 +195,7 @@ def _check_message(message: Any, info: ValidationInfo) -> Any:
 
 
 class Action(StoredModel):
-    """One task for the agent.
+    """A task for the agent.
 
     Attributes:
         message: The prompt: text, a list of Strands content blocks, a Strands message (its content is used), or a list
@@ -399,7 +399,7 @@ class StepResult(StoredModel):
 
     @property
     def outcome(self) -> Outcome:
-        """Whose doing the end of the episode is: the policy's (scored), the grader's, or lost to infrastructure."""
+        """Who is responsible for the end: the policy (scored), the grader, or infrastructure."""
         return self.termination_reason.outcome(self.error)
 
     @property

@@ -35,7 +35,7 @@ class SearchError(ToolProviderException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchHit:
-    """One result of a search."""
+    """A result of a search."""
 
     title: str
     url: str

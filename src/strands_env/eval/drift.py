@@ -65,7 +65,7 @@ def find_drift(token_ids: Sequence[int], tokenizer: Any) -> list[DriftSpan]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftExample:
-    """One drifted place: where, the texts of the tokens that were sampled, and of those that come back."""
+    """A drifted place: where, the texts of the tokens that were sampled, and of those that come back."""
 
     name: str
     start: int

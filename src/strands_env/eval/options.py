@@ -160,7 +160,7 @@ class EvalOptions:
     proof_seconds: float = _run(2.0, _PROOF, "--proof-seconds", metavar="S", type=number)
     fsync_interval: float | None = _run(0.0, "seconds between forced writes; 0: after every batch, None: never")
     sampling_seed: int | None = _run(None, "seed from which every sample gets its own")
-    """It reaches models of the embedded engine, and of `sglang_model_factory(seeded=True)`. Recorded where it was used.
+    """Seed for models of the embedded engine and of `sglang_model_factory(seeded=True)`; recorded where it was used.
     None draws one for a new run, so that two runs are independent, and takes the recorded one to continue."""
 
     executor: str = _option(
@@ -223,7 +223,7 @@ class EvalOptions:
         return {**(self.model_options or {}), **given, "sampling_params": dict(self.sampling or {})}
 
     def identity(self) -> dict[str, Any]:
-        """What a resumed run of the command line must share with the saved one."""
+        """Options that a resumed run of the command line must share with the saved one."""
         data = None if self.data_path is None else str(self.data_path)
         return {
             "model": {name: value for name, value in self.model().items() if name != "base_url"},

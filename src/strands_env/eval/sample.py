@@ -11,7 +11,7 @@ from strands_env.core import Action, StepResult
 
 
 class EvalSample(BaseModel):
-    """One sample of one task.
+    """A sample of one task.
 
     Attributes:
         action: The task; its id is the prompt's id and the index of the sample.

@@ -115,7 +115,7 @@ class WorkerDiedError(RuntimeError):
 
 
 class _Verifier:
-    """One process and its pipes. Used by one thread at a time."""
+    """A process and its pipes. Used by one thread at a time."""
 
     def __init__(self) -> None:
         self._timed_out = self.is_killed = False

@@ -215,7 +215,7 @@ def _differs(other: str, gold: str) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class _Trial:
-    """One answer and what it scored; `why` where it was not scored."""
+    """An answer and what it scored; `why` where it was not scored."""
 
     name: str
     text: str
@@ -231,7 +231,7 @@ class _Trial:
         return [score for score in self.scores if score is not None]
 
     def wins(self, needed: float) -> bool:
-        """One of the scores is enough."""
+        """Any one of the scores is enough."""
         return max(self.numbers, default=-math.inf) >= needed
 
 
@@ -252,7 +252,7 @@ class TaskProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardProof:
-    """What a proof found.
+    """The findings of a proof.
 
     Attributes:
         total: Number of tasks that were given.

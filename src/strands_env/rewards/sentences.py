@@ -234,13 +234,13 @@ class Remark(StrEnum):
     """A later word on an answer that a text has given."""
 
     DENIED = "denied"
-    """It says that the answer is wrong."""
+    """Says that the answer is wrong."""
     CONFIRMED = "confirmed"
-    """It says that the answer is right after all."""
+    """Says that the answer is right after all."""
     STATED = "stated"
-    """It states an answer again: `The answer is`."""
+    """States an answer again: `The answer is`."""
     CORRECTED = "corrected"
-    """It states another answer after a second thought: `Wait, it is`."""
+    """States another answer after a second thought: `Wait, it is`."""
 
 
 def remarks(after: str) -> list[tuple[Remark, int]]:
@@ -295,29 +295,29 @@ def is_whole(before: str) -> bool:
 
 
 def is_denied(before: str, after: str) -> bool:
-    """Whether the sentence around an answer, or what follows it at once, says that it is not the one."""
+    """True if the sentence around an answer, or the text right after it, rejects the answer."""
     if _WOULD_BE.search(before[-100:]) and _WERE.match(after[:200]):
         return True
     return bool(_DENIED_BEFORE.search(before[-200:]) or _DENIED_AFTER.match(after) or is_supposed(before))
 
 
 def is_negated(sentence: str) -> bool:
-    """Whether a sentence has a negation: `I see no reason for B`."""
+    """True if a sentence has a negation: `I see no reason for B`."""
     return _NEGATED.search(sentence) is not None
 
 
 def is_supposed(before: str) -> bool:
-    """Whether an answer is only supposed, or said by others: `If the answer is B`, `Many would choose B`."""
+    """True if an answer is hypothetical or attributed to others: `If the answer is B`, `Many would choose B`."""
     return _SUPPOSED.search(before[-200:]) is not None
 
 
 def is_part(before: str, after: str) -> bool:
-    """Whether a number is a part of a larger expression in words, a label, or one of several: `double 7`, `7 or 8`."""
+    """True if a number is part of a larger expression in words, a label, or one of several: `double 7`, `7 or 8`."""
     return bool(_PART_BEFORE.search(before[-100:]) or _PART_AFTER.match(after) or _ANOTHER_AFTER.match(after))
 
 
 def has_no_answer(sentence: str) -> bool:
-    """Whether a sentence says that there is none: `I could not finish`."""
+    """True if a sentence says that there is no answer: `I could not finish`."""
     return _NO_ANSWER.search(sentence) is not None
 
 
@@ -327,7 +327,7 @@ def gives_up(text: str) -> bool:
 
 
 def is_list(sentence: str) -> bool:
-    """Whether a sentence is a list of short items, of which none is the answer: `yes, 0, New York`."""
+    """True if a sentence is a list of short items, none of which is the answer: `yes, 0, New York`."""
     return len(sentence) <= 300 and _LIST.fullmatch(sentence) is not None
 
 

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTurn:
-    """One reply of the model and the results of its tool calls.
+    """A reply of the model and the results of its tool calls.
 
     Attributes:
         index: Index of the reply in the step; the same as `TokenObservation.turn_index` of its tokens where the history

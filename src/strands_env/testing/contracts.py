@@ -129,7 +129,7 @@ class EnvironmentContract(Contract, ABC):
         assert StepResult.from_json(result.to_json()) == result
 
     async def test_episodes_follow_each_other(self) -> None:
-        """One environment runs one episode after the other."""
+        """An environment runs one episode after the other."""
         env = self.make_env(lambda: ScriptedModel(["done"]))
         for _ in range(2):
             result = await env.rollout(self.make_action())

@@ -37,7 +37,7 @@ _Error = TypeVar("_Error", bound=Exception)
 
 
 class AgentSandboxContract(Contract, ABC):
-    """What `Agent(sandbox=...)`, the SDK's tools and strands-harness rely on, as the SDK's Docker sandbox has it."""
+    """Behaviour that `Agent(sandbox=...)`, the SDK's tools and strands-harness rely on, as in its Docker sandbox."""
 
     @abstractmethod
     def make_sandbox(self) -> Sandbox:
@@ -110,7 +110,7 @@ class SandboxContract(AgentSandboxContract):
         assert (done.outcome, done.stdout) == (Outcome.OK, "a b|$HOME|*|'|"), done
 
     async def test_a_program_that_does_not_exist_is_a_result(self) -> None:
-        """It is the caller's mistake, not the sandbox's failure."""
+        """The caller's mistake, not the sandbox's failure."""
         for command in ("no-such-program-here", ["no-such-program-here"]):
             assert (await self._exec(command)).outcome is Outcome.ERROR
 
@@ -199,7 +199,7 @@ class SandboxContract(AgentSandboxContract):
             await _raises(FileNotFoundError, sandbox.read_file("note"))
 
     async def test_a_sibling_shares_nothing(self) -> None:
-        """It is of the same make, with files of its own."""
+        """A sandbox of the same make has its own files."""
         async with self.make_sandbox() as sandbox:
             await sandbox.write_file("note", "x")
             async with sandbox.sibling() as other:

@@ -19,7 +19,7 @@ SCRIPTED_LOGPROB = -0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedCall:
-    """One tool call of a scripted reply; see `call`."""
+    """A tool call of a scripted reply; see `call`."""
 
     name: str
     input: dict[str, Any]
@@ -27,7 +27,7 @@ class ScriptedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedReply:
-    """One scripted model reply; see `reply`."""
+    """A scripted model reply; see `reply`."""
 
     text: str
     calls: tuple[ScriptedCall, ...] = ()

@@ -122,7 +122,7 @@ def turn_advantages(samples: Sequence[TrainingSample]) -> list[NDArray[np.float6
 
 
 def _left_to_earn(paths: Sequence[TrainingSample]) -> list[float]:
-    """What a rollout earns from each turn on, of all its paths; the last entry, from its end on, is its reward."""
+    """Return of a rollout from each turn on, over all its paths; the last entry, from its end on, is its reward."""
     by_turn: dict[int, float] = defaultdict(float)
     for path in paths:
         for turn, (start, end) in enumerate(mask_runs(with_all_sampled_tokens(path).loss_mask)):

@@ -9,7 +9,7 @@ from strands_env.training.sample import InvalidSampleError, TrainingSample
 
 
 def tensor_dict(sample: TrainingSample, *, version_of: Callable[[str], int] = int) -> dict[str, Any] | None:
-    """One path as AReaL's workflows return it: batch dimension 1, every field over the full length.
+    """A path as AReaL's workflows return it: batch dimension 1, every field over the full length.
 
     Args:
         version_of: Makes AReaL's version number of a weight version. Tokens that were not sampled have -1.

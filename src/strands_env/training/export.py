@@ -128,7 +128,7 @@ def one_row(
 
 
 def _empty(status: SampleStatus, reward: float | None = None) -> TrainingSample:
-    """One token of prompt, one of response, no loss. Id 0 is a token of every model."""
+    """A sample with one token of prompt, one of response, and no loss. Id 0 is a token of every model."""
     ids, mask = np.zeros(2, dtype=np.int32), np.zeros(2, dtype=np.uint8)
     return TrainingSample(token_ids=ids, prompt_length=1, loss_mask=mask, status=status, reward=reward)
 
@@ -201,7 +201,7 @@ def token_level_rewards(sample: TrainingSample) -> list[float]:
 
 
 def token_advantages(sample: TrainingSample, advantage: float | NDArray[np.float64]) -> NDArray[np.float64]:
-    """One advantage for each token, float64[tokens]; 0.0 where the sample trains nothing.
+    """An advantage for each token, float64[tokens]; 0.0 where the sample trains nothing.
 
     Raises:
         ValueError: `advantage` is neither a number nor one for each token.

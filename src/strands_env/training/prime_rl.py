@@ -22,7 +22,7 @@ def training_sample(
     temperature: float,
     advantage: float | NDArray[np.float64] | None = None,
 ) -> dict[str, Any]:
-    """One path, every field over the full length. A token is trained in the first path that contains it, as there.
+    """A path, every field over the full length. A token is trained in the first path that contains it, as there.
 
     `rl_weights` is there where the sample has a `loss_weight` other than 1.
     The teacher's log-probabilities (`score_with_teacher`) are `ref_logprobs`; `ref_kl_weights` is for you to set.

@@ -35,7 +35,7 @@ class SampleStatus(StrEnum):
     TRUNCATED = "truncated"
     """A limit cut it: of tokens, tool calls, context, time. Valid data."""
     ABORTED = "aborted"
-    """It was ended from outside (weight update, cancellation) and may be resumed or run again."""
+    """Ended from outside (weight update, cancellation); may be resumed or run again."""
     FAILED = "failed"
     """Something broke. Never trained, and no reward."""
 
@@ -52,7 +52,7 @@ class InvalidSampleError(ValueError):
 # By identity: comparing arrays gives no single truth value.
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingSample:
-    """One path of one rollout, prompt and response together.
+    """A path of one rollout, prompt and response together.
 
     All per-token arrays have the length of `token_ids`. Nothing is filled in: a log-probability that was not recorded
     is NaN, a reward that was not given is None; adapters decide what their trainer gets instead.
@@ -127,7 +127,7 @@ class TrainingSample:
 
     @property
     def is_usable(self) -> bool:
-        """It can be trained on: not failed or aborted, rewarded, and not empty."""
+        """True if it can be trained on: not failed or aborted, rewarded, and not empty."""
         return self.is_scored and self.trained_tokens > 0
 
     @property

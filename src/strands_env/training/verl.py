@@ -140,7 +140,7 @@ def make_agent_loop(
         """Runs a Strands environment."""
 
         async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
-            """One rollout of a row of the data set."""
+            """A rollout of a row of the data set."""
             fields = await run(self, make_environment, sampling_params, kwargs)
             with written_for("verl"):
                 return base.AgentLoopOutput(**{**fields, "metrics": base.AgentLoopMetrics(**fields["metrics"])})
@@ -333,7 +333,7 @@ class ServerManagerBackend(Backend):
         self.steps: list[int] = []
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
-        """One model call."""
+        """A model call."""
         params = dict(self._params)
         limits = [params.pop(name, None) for name in _LIMIT_NAMES]
         limits.append(request.max_new_tokens)

@@ -126,7 +126,7 @@ def check_prompt(ids: Sequence[int], vocab_size: int | None, *, highest: int = -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """One call: a prompt, how to continue it, and what to return beside the ids. Backends check the ids of the prompt.
+    """A call: a prompt, how to continue it, and what to return beside the ids. Backends check the ids of the prompt.
 
     Positions count tokens of the prompt as the model sees it, images expanded.
 

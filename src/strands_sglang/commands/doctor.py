@@ -150,7 +150,7 @@ def _as_text(asked: Use, source: Source, printed: str | None, uses: Mapping[str,
 
 
 def _replies(asked: Use) -> Iterator[str]:
-    """How replies are read: by which parser, out of which frame, with reasoning between which tags."""
+    """The reading of replies: by which parser, out of which frame, with reasoning between which tags."""
     if asked.reader is None:
         return
     report, parser = asked.renderer.report, asked.reader.parser

@@ -236,7 +236,7 @@ def _prompt_logprobs(scored: ScoredPrompt | None, plan: CallPlan) -> array[float
 
 
 class ExpertRows:
-    """One row a token that was fed: all of a sequence but the last.
+    """A row per token that was fed: all of a sequence but the last.
 
     Args:
         parent: The turn that is extended. The row of its last token, which was not fed, comes with this call.

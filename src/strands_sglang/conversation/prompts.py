@@ -56,7 +56,7 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PromptFormat:
-    """One set of tools and template arguments: its printer and its parser.
+    """A set of tools and template arguments: its printer and its parser.
 
     Attributes:
         renderer: Prints prompts and deltas.
@@ -107,7 +107,7 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRequest(CallOrigin):
-    """One model call, in terms that belong to no client, and who makes it: a call extends turns of its own agent.
+    """A model call, in terms that belong to no client, and who makes it: a call extends turns of its own agent.
 
     Attributes:
         messages: The whole history: Strands messages, or one that was read already.

@@ -109,7 +109,7 @@ def learn_frame(
 
 
 def _learn(parser: ToolParser, replies: Sequence[PrintedReply]) -> ReplyFrame:
-    """What a parser leaves of the printed replies in the visible text, beside what was said."""
+    """Remains of the printed frame that a parser leaves in the visible text."""
     before_text, behind_text, before_calls, behind_calls = set[str](), set[str](), set[str](), set[str]()
     for _, text, read in _read(parser, replies):
         is_call = [segment.kind is SegmentKind.BLOCK for segment in read.segments]

@@ -130,7 +130,7 @@ class Answers:
 
     @contextlib.contextmanager
     def delivering(self, answer: Answer) -> Iterator[None]:
-        """One request waits for an answer and is sent it: delivered at the end of the block, not if that raises."""
+        """A request waits for an answer and is sent it: delivered at the end of the block, not if that raises."""
         answer.waiters += 1
         try:
             yield

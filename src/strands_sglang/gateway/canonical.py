@@ -61,7 +61,7 @@ class Read(NamedTuple):
 
 
 class Readings(HistoryReader[Read]):
-    """What a session remembers of the requests in one dialect, so that only what is new is read.
+    """A session's memory of requests in one dialect, so that only new parts are read.
 
     Args:
         read_receipt: The index of the turn that a receipt names, or None for one that the session did not issue.

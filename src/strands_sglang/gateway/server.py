@@ -311,7 +311,7 @@ class Gateway:
         await session.drop()
 
     def _identity(self) -> dict[str, str]:
-        """What the sessions of a state folder have in common: they are exact with this model and this version only."""
+        """Facts that all sessions of a state folder share: they are exact with this model and this version only."""
         vocabulary: dict[str, int] = getattr(self.tokenizer, "get_vocab", dict)()
         template = self._conversation_options.get("chat_template") or getattr(self.tokenizer, "chat_template", None)
         return {

@@ -74,7 +74,7 @@ class SessionLog:
             self.note(answer=answer.number, kept=self._history_to_json(history))
 
     def note_fate(self, answer: Answer, **event: Any) -> None:
-        """What became of an answer."""
+        """Log the fate of an answer."""
         self.note(answer=answer.number, fate=[answer.is_owed, answer.is_delivered, answer.is_lost], **event)
 
     def note(self, *, is_held: bool = True, **event: Any) -> None:

@@ -169,7 +169,7 @@ def add_session_routes(
 
 
 def _rows(session: Session, agents: Collection[str] = ()) -> list[dict[str, Any]]:
-    """One row per trajectory, of these agents alone where some are named, by name or role.
+    """A row per trajectory, of these agents alone where some are named, by name or role.
 
     Images are left out; `images` has their number.
 

@@ -29,7 +29,7 @@ class MainAgent:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class SessionState:
-    """One rollout as its events leave it.
+    """A rollout as its events leave it.
 
     Attributes:
         id: Its name in paths.

@@ -107,7 +107,7 @@ def is_state_log(path: Path) -> bool:
 
 
 class LogFile:
-    """One log: events are appended, and written at once where the device takes them. Without a folder, none are.
+    """A log: events are appended, and written at once where the device takes them. Without a folder, none are.
 
     Attributes:
         length: Bytes of all whole lines.

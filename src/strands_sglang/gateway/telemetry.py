@@ -57,7 +57,7 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Call:
-    """What is known of a request and its answer, for its span.
+    """Facts about a request and its answer, for its span.
 
     Attributes:
         refused: The refusal that went into a stream, whose head said 200.
@@ -75,7 +75,7 @@ class Call:
     phases: list[tuple[Phase, int, int]] = field(default_factory=list)
 
     def asks(self, session: str, wire: WireRequest, origin: Origin) -> None:
-        """It was read."""
+        """Note that the request was read."""
         model, agent = label(wire.model), origin.agent
         self.name = f"chat {model}"
         self.attributes = {

@@ -36,7 +36,7 @@ class Translation:
         self._readings: dict[str, Readings] = {}
 
     def readings(self, dialect: WireDialect) -> Readings:
-        """What is remembered of earlier requests in a dialect."""
+        """The memory of earlier requests in a dialect."""
         return self._readings.setdefault(dialect.name, Readings(self.read_receipt))
 
     def read(self, wire: WireRequest, origin: Origin, counters: Counters, *, final: str | None = None) -> TurnRequest:

@@ -33,11 +33,11 @@ class ControlTokens(StrEnum):
     """The policy for control tokens spelled out in the text of a message or a tool description."""
 
     SPLIT = "split"
-    """It is encoded as ordinary text. The model reads the same characters, and they control nothing."""
+    """Encoded as ordinary text: the model reads the same characters, and they control nothing."""
     ERROR = "error"
     """The step raises `ControlTokenError`."""
     ALLOW = "allow"
-    """It becomes the control token, as in `apply_chat_template` of transformers and in SGLang's chat API."""
+    """Becomes the control token, as in `apply_chat_template` of transformers and in SGLang's chat API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

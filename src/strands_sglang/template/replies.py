@@ -32,7 +32,7 @@ def argument_of(number: int) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintedReply:
-    """One reply as printed, from the end of the generation prompt to the end of the turn.
+    """A reply as printed, from the end of the generation prompt to the end of the turn.
 
     Attributes:
         in_reasoning: The text starts in the reasoning block that the generation prompt opens.

@@ -166,7 +166,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """One line for a log."""
+        """A line for a log."""
         parts = [str(self.verdict), f"history={self.history}", f"arguments={self.argument_form}"]
         parts.append("closers={" + ", ".join(f"{k}: {v!r}" for k, v in self.closers.items()) + "}")
         if self.flags:

@@ -35,7 +35,7 @@ _FUNCTION = {
 
 
 def probe_tools(like: Sequence[Any]) -> list[dict[str, Any]]:
-    """One small tool, in OpenAI's form or flat as the given tools are: the check must not cost what 100 tools cost."""
+    """A small tool, in OpenAI's form or flat as the given tools are: the check must not cost what 100 tools cost."""
     nested = all("function" in tool for tool in like)
     return [{"type": "function", "function": _FUNCTION}] if nested else [_FUNCTION]
 

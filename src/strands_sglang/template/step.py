@@ -236,7 +236,7 @@ def _shape(last: ChatMessage, new: Sequence[ChatMessage]) -> tuple[Any, ...]:
 
 
 def describe(error: BaseException) -> str:
-    """One line on an error that a template raised."""
+    """A line on an error that a template raised."""
     text = " ".join(str(error).split())
     return text if type(error).__module__.startswith("jinja2") and text else f"{type(error).__name__}: {text}"
 

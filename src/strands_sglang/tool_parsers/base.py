@@ -332,7 +332,7 @@ class _PlainParser(ToolParser):
         self._parser = parser
 
     def parse(self, text: str, **_: Any) -> list[ToolParseResult]:
-        """What the object reads."""
+        """The call that the object denotes."""
         return list(self._parser.parse(text))
 
 

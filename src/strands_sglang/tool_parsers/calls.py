@@ -15,7 +15,7 @@ UNKNOWN_TOOL_NAME = "unknown_tool"
 
 @dataclass(frozen=True, slots=True)
 class ToolParseResult:
-    """One call as the model wrote it, or one malformed call.
+    """A call as the model wrote it, or one malformed call.
 
     Attributes:
         id: `call_0000`, `call_0001`, ... in the order of the text; unique within one text only. Empty in a `Block`.

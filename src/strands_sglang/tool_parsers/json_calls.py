@@ -124,7 +124,7 @@ class JSONToolParser(ToolParser):
 
 @register_tool_parser("hermes", "qwen", "qwen25", "qwen3")
 class HermesToolParser(JSONToolParser):
-    """One JSON object per block, with the keys `name` and `arguments`; without `arguments` they are `{}`."""
+    """A JSON object per block, with the keys `name` and `arguments`; without `arguments` they are `{}`."""
 
     OPENING: ClassVar[str] = "{"
 
@@ -488,7 +488,7 @@ class BareToolParser(JSONToolParser):
 
 @register_tool_parser("llama_json", "llama3", "llama3_json")
 class LlamaJSONToolParser(BareToolParser, HermesToolParser):
-    """One call a turn: a JSON object that is the whole answer, or all that follows `<|python_tag|>`.
+    """A single call per turn: a JSON object that is the whole answer, or all that follows `<|python_tag|>`.
 
     Without the tag an answer is a call when it begins with the name and the parameters as the template prints them, or
     with `"type": "function"`, a key the format does not have. What follows the object makes the call malformed. The

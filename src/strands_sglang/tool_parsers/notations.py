@@ -20,12 +20,12 @@ class NotationToolParser(ToolParser):
     """An end marker inside a value belongs to it. From a malformed call on, the block is malformed."""
 
     HEAD: ClassVar[re.Pattern[str]]
-    """What stands before the arguments, with the name as its group."""
+    """Pattern of the text before the arguments, with the name as its group."""
     HEAD_FORM: ClassVar[str]
     """The same, as error messages show it."""
     KEY: ClassVar[re.Pattern[str]]
     SEVERAL_CALLS: ClassVar[bool] = False
-    """One block may hold several calls."""
+    """A block may hold several calls."""
 
     def read_arguments(self, text: str, position: int) -> tuple[dict[str, Any], int]:
         """Read arguments; gives the offset behind them, too."""

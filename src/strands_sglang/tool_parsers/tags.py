@@ -102,7 +102,7 @@ class TaggedToolParser(ToolParser):
 
     GRAMMAR: ClassVar[TagGrammar]
     SEVERAL_CALLS: ClassVar[bool] = False
-    """One block may hold several calls."""
+    """A block may hold several calls."""
 
     @property
     def opening(self) -> str:
@@ -215,7 +215,7 @@ _STRING = '" string="true'
 
 @register_tool_parser("deepseek_v32", "deepseekv32")
 class DeepSeekV32ToolParser(TaggedToolParser):
-    """One block of several calls; each value says whether it is a string as it is, or JSON.
+    """A block of several calls; each value says whether it is a string as it is, or JSON.
 
     A value that says it is JSON and is not makes its call malformed, whatever the schema says.
     """

@@ -47,7 +47,7 @@ from .views import Trajectory
 
 
 class ForestFacts(NamedTuple):
-    """What is known in a forest beyond its turns.
+    """Facts of a forest beyond its turns.
 
     Attributes:
         fates: What became of samples, by the index of the turn; those of which nothing is known are left out.
@@ -328,7 +328,7 @@ class TrajectoryForest:
     # ---- what turns alone do not tell ------------------------------------------------
 
     def facts(self) -> ForestFacts:
-        """What a forest of the same turns lacks."""
+        """Facts that a forest of the same turns lacks."""
         with self._lock:
             records = self._records
             current = None if records.current is None else records.current.index
@@ -367,7 +367,7 @@ class TrajectoryForest:
 
 
 def _export(turns: Sequence[Turn], *, discarded: Collection[int], current: Turn | None) -> list[Trajectory]:
-    """One trajectory for every path of used turns, then one for every discarded turn that nothing follows.
+    """A trajectory for every path of used turns, then one for every discarded turn that nothing follows.
 
     Each turn is trained in the first trajectory that holds it. A used turn is always held by a path of used turns, so
     leaving the discarded trajectories out loses none of its tokens. Recalled ones are trained by another forest.

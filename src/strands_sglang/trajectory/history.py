@@ -276,5 +276,5 @@ class Follower:
 
 
 def _key_after(turn: Turn) -> bytes:
-    """What came before a turn is known by the turn, so its messages need no digest of their own."""
+    """Turns identify the history before them, so its messages need no digest."""
     return digest(b"turn", turn.index.to_bytes(8, "little"))

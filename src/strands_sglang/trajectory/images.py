@@ -82,7 +82,7 @@ def _other_ids(source: Any) -> list[int]:
 
 @functools.lru_cache(maxsize=8)
 def _load_expander(model: str) -> ProcessorExpander:
-    """One expander a process for all conversations with a model; what one of them has expanded, all know."""
+    """The process's expander for all conversations with a model; each knows what any of them has expanded."""
     return ProcessorExpander.from_model(model)
 
 

@@ -73,7 +73,7 @@ class PreparedImage(SentImage):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Medium(PreparedImage):
-    """One image of a turn's prompt.
+    """An image of a turn's prompt.
 
     Attributes:
         processor: Fingerprint of the processor that expanded it.

@@ -29,7 +29,7 @@ LOGPROB_TYPECODE = "d"
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token, for callers who like objects; the storage itself holds none of these.
+    """A token, for callers who like objects; the storage itself holds none of these.
 
     Attributes:
         token_id: Id in the model's vocabulary.

@@ -29,7 +29,7 @@ _FIELDS = frozenset(
 
 
 class TokenSequence(TokenView):
-    """One linear token trajectory: the first prompt, then everything sampled and every tool result, in order.
+    """A linear token trajectory: the first prompt, then everything sampled and every tool result, in order.
 
     All per-token sequences have the length of `token_ids`; the `rollout_*` ones start after the initial prompt, the way
     trainers want a response.
@@ -296,7 +296,7 @@ def _id_column(values: Iterable[int]) -> NDArray[np.int32]:
 
 
 def _column(name: str, values: Iterable[Any], dtype: Any, count: int, missing: float) -> NDArray[Any]:
-    """One value a token; `missing` everywhere where there are none at all."""
+    """A value per token; `missing` everywhere where there are none at all."""
     raw = _raw(values, None if dtype is np.uint8 else dtype)  # in a log-probability None becomes NaN
     if raw.size == 0:
         raw = np.full(count, missing)

@@ -116,7 +116,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """One tool call of a turn.
+    """A tool call of a turn.
 
     Attributes:
         id: The id the caller was given, unique in the episode.
@@ -186,7 +186,7 @@ class Completion(SampledTokens):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Turn(CallOrigin):
-    """One committed model call: the prompt delta that was appended and what was sampled after it.
+    """A committed model call: the prompt delta that was appended and what was sampled after it.
 
     Attributes:
         index: Order of commit within the forest.

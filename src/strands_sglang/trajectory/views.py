@@ -26,7 +26,7 @@ _FIELDS = frozenset((*_FACTS, "tokens", "media", "routed_experts"))
 
 @dataclass(kw_only=True)
 class Trajectory(TokenView):
-    """One path from a root to a leaf: its tokens and the facts about them.
+    """A path from a root to a leaf: its tokens and the facts about them.
 
     An episode has several where sub-agents ran, a history was rewritten, or a call was sampled again. Each sampled
     token carries loss in exactly one of them: where paths share a prefix, the first exported one trains its sampled

@@ -10,7 +10,7 @@ from strands_env.tools.calculator import calculator
 
 
 class CalculatorEnv(Environment):
-    """One tool, `calculator`. No state: an environment may run any number of steps at once."""
+    """A tool, `calculator`. No state: an environment may run any number of steps at once."""
 
     default_system_prompt_path = Path(__file__).parents[1] / "prompts" / "calculator.md"
 

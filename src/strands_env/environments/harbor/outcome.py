@@ -41,7 +41,7 @@ def choose_reward(rewards: Mapping[str, float], name: str | None = None) -> floa
 
 
 def read_work(report: str | Path) -> dict[str, list[str] | None]:
-    """What the solution of each task changed, by the task's name, from the report of `strands-env check`.
+    """Files that each task's solution changed, by the task's name, from the report of `strands-env check`.
 
     Raises:
         ValueError: There is no such report.

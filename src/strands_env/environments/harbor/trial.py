@@ -415,7 +415,7 @@ class TaskTrial:
         await self.layers.snapshot(self._trial.agent_environment, folder)
 
     def reward_info(self, rewards: Mapping[str, float]) -> dict[str, Any]:
-        """What is known of rewards beside their numbers; without entries that say nothing."""
+        """Information about rewards beside their numbers, without empty entries."""
         notes = {
             "forgeable": self.grades_in_place,
             "changed_programs": self.layers.changed_programs,

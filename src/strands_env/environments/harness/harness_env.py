@@ -205,7 +205,7 @@ class ProgramRun:
 
 
 def _explain(done: ExecResult) -> str:
-    """How a program ended: its cause in the first line, the end of its output below."""
+    """The end of a program: its cause in the first line, the end of its output below."""
     how = done.outcome.value if done.exit_code is None else f"{done.outcome.value}, exit code {done.exit_code}"
     output = (done.stderr or done.stdout).strip()[-_SHOWN_CHARS:]
     named = [line.strip() for line in output.splitlines() if not _NAMES_NO_CAUSE.fullmatch(line)]

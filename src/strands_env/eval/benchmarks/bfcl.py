@@ -96,7 +96,7 @@ def json_schema(parameters: Any) -> Any:
 
 
 class FunctionCallEnv(Environment):
-    """One reply of the model to a question and the functions of the task; calls are noted and not run."""
+    """A reply of the model to a question and the functions of the task; calls are noted and not run."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"max_tool_iters": 1, **options})

@@ -102,7 +102,7 @@ class Grading:
         return None if self._is_taken_back(behind, own, less) else own
 
     def _is_taken_back(self, behind: str, own: str, less: Sequence[str]) -> bool:
-        """Whether the text behind a verdict denies it or says another: `Sorry, B.`, not `I see no reason for B.`."""
+        """True if the text after a verdict denies it or gives another: `Sorry, B.`, not `I see no reason for B.`."""
         if any(remark in (Remark.DENIED, Remark.CORRECTED) for remark, _ in remarks(behind)):
             return True
         flags = re.IGNORECASE if self.label else re.NOFLAG

@@ -79,7 +79,7 @@ class HarborEvaluator(Benchmark):
         return factory
 
     def rows(self) -> Iterator[Row]:
-        """One row a task folder: a folder with `task.toml`, here or in `tasks/`, or the given folder itself."""
+        """A row per task folder: a folder with `task.toml`, here or in `tasks/`, or the given folder itself."""
         if self.data_path is not None:
             root = Path(self.data_path)
         elif self.repository is not None:

@@ -51,7 +51,7 @@ def _tau2(module: str) -> Any:
 
 
 class Tau2Episode:
-    """One conversation: the database, and the messages in the package's form."""
+    """A conversation: the database, and the messages in the package's form."""
 
     def __init__(self, domain: str, task: Mapping[str, Any]) -> None:
         self._forms = _tau2("data_model.message")

@@ -33,7 +33,7 @@ class PromptScores:
 
 
 class ScoreTable:
-    """One row a sample, prompts in order of appearance. Build it with `add`, or with `from_results`.
+    """A row per sample, prompts in order of appearance. Build it with `add`, or with `from_results`.
 
     Attributes:
         tasks: Digest of each prompt's task, empty where not known.

@@ -74,7 +74,7 @@ _DAMAGE = (DriftKind.BROKEN_UTF8, DriftKind.SPECIAL_TOKEN, DriftKind.OTHER_TEXT)
 
 @dataclass(slots=True, kw_only=True)
 class HealthRow:
-    """One rollout or session, or `times` rollouts that ended alike.
+    """A rollout or session, or `times` rollouts that ended alike.
 
     Attributes:
         counts: By check, how many are unsound, by kind, and of how many. No entry where the source does not say.

@@ -169,7 +169,7 @@ def candidates(answer: str, known: str, *, with_parts: bool) -> list[list[str]]:
 
 
 def _named(statements: Sequence[Statement], known: str) -> list[str]:
-    """What boxes say, with names that tell them apart, or that the question knows: `x = 3` where y was asked for."""
+    """Contents of boxes, with names that tell them apart, or that the question knows: `x = 3` where y was asked for."""
     names = [statement.name for statement in statements]
     if all(statement.label for statement in statements):
         return [f"({statement.label}) {statement.value}" for statement in statements]
@@ -265,7 +265,7 @@ def _runs(pattern: re.Pattern[str], text: str) -> list[_Run]:
 
 
 def repeats(answer: str, prompt: str, truth: str) -> bool:
-    """Whether an answer is the prompt, or most of it, whatever the case and the marks, and as often as it likes."""
+    """True if an answer is the prompt or most of it, ignoring case, punctuation and repetition."""
     said, asked, expected = (" ".join(re.findall(r"\w+", text.casefold())) for text in (answer, prompt, truth))
     if not asked or asked == expected or "boxed" in said.split():
         return False
@@ -274,7 +274,7 @@ def repeats(answer: str, prompt: str, truth: str) -> bool:
 
 
 def is_prose(node: Node) -> bool:
-    """Whether words say something, rather than being a label or a unit."""
+    """True if words carry meaning, rather than being a label or a unit."""
     if node.kind == "group" and node.detail in ("list", "any", "all"):
         return any(is_prose(item) for item in node.args)
     if node.kind == "relation" and node.args[0].kind == "word":  # `We obtain x = 5` is no value of "we obtain x"
@@ -286,7 +286,7 @@ def is_prose(node: Node) -> bool:
 
 
 def judge(gold: Sequence[Reading], answer: Sequence[Reading], asked: Question | None = None) -> bool | None:
-    """Whether an answer denotes the same as the expected one; None where it depends on how they are read."""
+    """True if an answer equals the expected one; None if that depends on how they are read."""
     if asked is not None:
         gold, answer = asked.settle(gold, is_gold=True), asked.settle(answer, is_gold=False)
     verdicts = [(same(one.node, other.node), one is gold[0] and other.certain) for one in gold for other in answer]

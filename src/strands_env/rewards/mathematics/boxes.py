@@ -128,7 +128,7 @@ def _contents(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What the formula around a box says: the value to read, the name before it, the label of its part, if any."""
+    """Parts of the formula around a box: the value to read, the name before it, the label of its part, if any."""
 
     start: int
     end: int
@@ -198,7 +198,7 @@ class Boxes:
     # ---- the formula around a box ----------------------------------------------------------------------------------
 
     def _statements(self, index: int) -> list[Statement]:
-        """What the formula around a box says; of each box in it where they fill the blanks of a true equation."""
+        """The formula around a box as parts; one for each box if they fill the blanks of a true equation."""
         start, end = self._clause(index)
         members = list(_pieces(self._masked, start, end, _RELATION))
         marks = [self._masked[one[1] : other[0]].strip("& ") for one, other in pairwise(members)]

@@ -30,7 +30,7 @@ _ALIASES = {
 
 
 def same(gold: Node, answer: Node) -> bool | None:
-    """Whether two nodes denote the same; None where that is not certain."""
+    """True if two nodes are equal, None if that is uncertain."""
     if gold == answer and gold.kind != "undefined":
         return True
     for kind, compare in _BY_KIND.items():
@@ -150,7 +150,7 @@ def _same_formula(gold: Node, answer: Node) -> bool | None:
 
 
 def _worth(unit: tuple[tuple[str, int], ...]) -> tuple[Any, dict[str, int], list[str]]:
-    """What a unit is worth, its dimension, and the names in it that are no units."""
+    """The factor of a unit, its dimension, and the names in it that are not units."""
     factor, dimension, nouns = Integer(1), dict[str, int](), []
     for name, power in unit:
         if name not in UNITS:
@@ -522,7 +522,7 @@ def _share_name(group: Node) -> Node:
 
 
 def _has_names(group: Node) -> bool:
-    """Whether each item is the value of another name."""
+    """True if each item is the value of a different name."""
     names = [item.args[0] for item in group.args if item.kind == "relation" and item.detail == ("=",)]
     return len({*names}) == len(names) == len(group.args) and all(map(is_plain_name, names))
 

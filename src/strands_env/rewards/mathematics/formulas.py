@@ -31,7 +31,7 @@ MAX_OPERATIONS = 150
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """What question and gold state of a letter."""
+    """Statements of question and gold about a letter."""
 
     is_whole: bool = False
     is_complex: bool = False
@@ -41,7 +41,7 @@ class Letter:
 
 @dataclass(slots=True, kw_only=True)
 class Terms:
-    """What a comparison may assume, and what it rested on.
+    """Assumptions that a comparison may make, and those it used.
 
     Attributes:
         letters: What is stated of letters, by name.
@@ -62,7 +62,7 @@ TERMS: ContextVar[Terms] = ContextVar("TERMS")
 
 
 def terms() -> Terms:
-    """Those of the comparison under way."""
+    """Assumptions of the comparison under way."""
     return TERMS.get(None) or Terms()
 
 
@@ -77,7 +77,7 @@ def comparing_under(found: Terms) -> Iterator[Terms]:
 
 
 def same_formula(one: Any, other: Any, close: Callable[[Any, Any], bool | None], *, is_exact: bool) -> bool | None:
-    """Whether an expected formula and another agree wherever both are defined; None where that is not certain.
+    """True if an expected formula and another agree wherever both are defined; None if that is uncertain.
 
     Args:
         close: Compares two numbers.
@@ -263,7 +263,7 @@ class Samples:
     # ---- proofs -----------------------------------------------------------------------------------------------------
 
     def prove(self, difference: Any, *, force: bool = False) -> bool:
-        """Whether a difference simplifies to zero, in every case that the points of the samples are in.
+        """True if a difference simplifies to zero, in every case that the sampled points are in.
 
         Args:
             force: Logarithms of products may be split: samples have agreed.
@@ -400,7 +400,7 @@ def _in_case(formula: Any, place: dict[Any, Any]) -> Any:
 
 
 def is_zero(formula: Any, *, force: bool = False) -> bool:
-    """Whether a formula simplifies to zero, by rules that take little time; False where that is not seen."""
+    """True if a formula simplifies to zero by fast rules; False if they do not show it."""
     if sympy.expand(formula) == 0:
         return True
     if formula.has(sympy.factorial, sympy.binomial, sympy.gamma) and sympy.combsimp(formula) == 0:

@@ -22,7 +22,7 @@ class Undefined(Exception):
 
 
 class Token(NamedTuple):
-    """One token: `kind` is number, letter, word, command or mark."""
+    """A token: `kind` is number, letter, word, command or mark."""
 
     kind: str
     value: str

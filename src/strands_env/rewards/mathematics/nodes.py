@@ -14,7 +14,7 @@ from .vocabulary import FILLERS, QUANTITIES
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a text denotes.
+    """The value that a text denotes.
 
     `detail` tells apart what has the same kind. `digits` is the least number of significant digits of a decimal in a
     scalar; None where it has no decimals and is exact.
@@ -32,7 +32,7 @@ def is_number(node: Node) -> bool:
 
 
 def is_symbol(node: Node) -> bool:
-    """Whether a node is a single letter or the like."""
+    """True if a node is a single letter or the like."""
     return node.kind == "scalar" and isinstance(node.args[0], Symbol)
 
 
@@ -44,7 +44,7 @@ def variable_of(node: Node) -> Any:
 
 
 def is_formula(node: Node) -> bool:
-    """Whether a node is no number, but depends on a symbol or is no scalar."""
+    """True if a node is not a number: it depends on a symbol, or is not a scalar."""
     return node.kind != "scalar" or bool(getattr(node.args[0], "free_symbols", False))
 
 

@@ -41,14 +41,14 @@ def ordered_letters(gold: str, answer: str, is_about_matrices: bool) -> frozense
 
 
 def reads_as_word(run: str, runs: Sequence[str]) -> bool:
-    """Whether letters side by side are a word: `god`, but not `mgh`, which has no vowel, nor `abc` for `cba`."""
+    """True if adjacent letters are a word: `god`, but not `mgh`, which has no vowel, nor `abc` for `cba`."""
     letters = sorted(run)
     is_product = {*run} <= {*"abcdxyz"} and any(list(each) == letters for each in runs)
     return len(run) > 2 and bool(re.search("(?i)[aeiou]", run)) and not is_product
 
 
 def _has_order(products: Sequence[str]) -> bool:
-    """Whether nobody would write these products if their letters commuted."""
+    """True if nobody would write these products if their letters commuted."""
     pairs = {pair for product in products for pair in itertools.pairwise(product) if pair[0] != pair[1]}
     is_split = any(re.search(r"(.)(?!\1).*\1", product) for product in products)
     return is_split or any(pair[::-1] in pairs for pair in pairs)
@@ -72,7 +72,7 @@ def cross(left: Any, right: Any) -> Any:
 
 
 def same_ordered(one: Any, other: Any) -> bool | None:
-    """Whether two formulas of symbols that do not commute are equal; None where inverses of sums may hide it."""
+    """True if two formulas of noncommuting symbols are equal; None if inverses of sums may hide it."""
     difference = sympy.expand(one - other)
     hides = any(power.base.is_Add and power.exp.is_negative for power in difference.atoms(sympy.Pow))
     return True if difference == 0 else None if hides else False

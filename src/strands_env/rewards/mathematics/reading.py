@@ -59,7 +59,7 @@ _CLOSERS = {"(": ")]", "[": ")]", "]": "[]"}
 
 
 class Reader(ScalarReader):
-    """One pass over the tokens of a text: lists, relations, sets, units around scalars."""
+    """A pass over the tokens of a text: lists, relations, sets, units around scalars."""
 
     # Lists, relations, structures
 
@@ -290,7 +290,7 @@ class Reader(ScalarReader):
         return rest
 
     def _unit(self) -> Counter[str]:
-        """What stands behind a number: `cm^2`, `miles per hour`, `%`, apples."""
+        """The unit or noun after a number: `cm^2`, `miles per hour`, `%`, apples."""
         unit = Counter[str]()
         sign, last, power = 1, "", 1
         bracket = self._peek(1).kind == "word" and self._take("(")

@@ -44,7 +44,7 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 class ScalarReader:
-    """One pass over the tokens of a text."""
+    """A pass over the tokens of a text."""
 
     def __init__(
         self, tokens: list[Token], *, sign: int = 1, tight: bool = False, ordered: frozenset[str] = frozenset()
@@ -78,7 +78,7 @@ class ScalarReader:
         return value
 
     def _attempt(self, read: Callable[[], _T]) -> _T | None:
-        """What `read` gives; None, and nothing consumed, where it fails."""
+        """Return what `read` returns, or None without consuming anything if it fails."""
         before = (self._at, self._depth, self._bars)
         try:
             return read()
@@ -97,7 +97,7 @@ class ScalarReader:
         return name
 
     def _text_argument(self) -> str:
-        """What an index or the like consists of, unread."""
+        """Tokens of an index or the like, unread."""
         return self._name() if self._peek().value == "{" else self._token().value
 
     def _scalar(self) -> Node:
@@ -195,7 +195,7 @@ class ScalarReader:
             self._bars, self._depth = bars, self._depth - 1
 
     def _argument(self, *, signed: bool = False) -> Any:
-        """What a command takes: a group in braces, or one token."""
+        """The argument of a command: a group in braces, or one token."""
         if self._take("{"):
             return self._group()
         if signed and (mark := self._take("-", "+")):

@@ -24,7 +24,7 @@ from .vocabulary import COUNTED, MULTIPLIERS, NUMBER_WORDS, TEMPERATURES, UNITS,
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One way to read a text; one that is not `certain` is possible, but another comes first."""
+    """A way to read a text; one that is not `certain` is possible, but another comes first."""
 
     node: Node
     certain: bool = True
@@ -46,7 +46,7 @@ def _both(plus: Node, minus: Node) -> Node:
 
 
 def readings(text: str, ordered: frozenset[str] = frozenset()) -> list[Reading]:
-    """What a text may denote, the most likely first; empty where it cannot be read whole.
+    """Readings of a text, the most likely first; empty if it cannot be read whole.
 
     Products of the letters `ordered` do not commute.
     What is read and denotes nothing is of kind "undefined".
@@ -208,7 +208,7 @@ def formula(text: str) -> Node | None:
 
 
 def is_species(name: str) -> bool:
-    """Whether a word is made of symbols of elements: `Fe`."""
+    """True if a word is made of symbols of elements: `Fe`."""
     return _SPECIES.fullmatch(name) is not None
 
 
@@ -305,7 +305,7 @@ def _stated(text: str) -> dict[str, Letter]:
 
 
 class Question:
-    """What a question settles that an expected answer leaves out: its unit, its base, whether it asks for a rank.
+    """Facts that a question settles and an expected answer omits: its unit, its base, whether it asks for a rank.
 
     Each only where the question says one thing: of two units none is taken.
 

@@ -33,7 +33,7 @@ def every(verdicts: Sequence[bool | None]) -> bool | None:
 
 
 def same_scalar(gold: Node, answer: Node) -> bool | None:
-    """Whether two scalars are the same; None where that cannot be computed."""
+    """True if two scalars are equal; None if that cannot be computed."""
     one, other = gold.args[0], answer.args[0]
     if isinstance(one, MatrixBase) or isinstance(other, MatrixBase):
         return _same_matrix(gold, answer)
@@ -106,7 +106,7 @@ def _constants(one: Any, other: Any) -> tuple[list[Any], list[Any]] | None:
 
 
 def _same_family(one: Any, other: Any, constants: Sequence[Any], others: Sequence[Any]) -> bool | None:
-    """Whether two formulas that are linear in their constants give the same functions, whatever the constants are.
+    """True if two formulas that are linear in their constants describe the same functions.
 
     They do where the functions behind the constants span the same space, in which the difference of the rest lies.
     """
@@ -136,7 +136,7 @@ def _same_family(one: Any, other: Any, constants: Sequence[Any], others: Sequenc
 
 
 def same_curves(one: Any, other: Any) -> bool:
-    """Whether two equations of two variables and one constant of integration each have the same curves as solutions.
+    """True if two equations of two variables and a constant of integration have the same solution curves.
 
     Solved for their constants, they do where one is a function of the other: where the gradients are parallel.
     """
@@ -209,7 +209,7 @@ def _same_values(one: Any, other: Any, digits: int | None, other_digits: int | N
 
 
 def _close(one: Any, other: Any, digits: int | None, other_digits: int | None) -> bool | None:
-    """Whether two numbers are equal, or one is a decimal that rounds the other."""
+    """True if two numbers are equal, or one is a decimal that rounds the other."""
     if isinstance(one, Rational) and isinstance(other, Rational):
         difference = one - other
         if difference == 0:
@@ -241,7 +241,7 @@ def _close(one: Any, other: Any, digits: int | None, other_digits: int | None) -
 
 
 def rounds(decimal: Node, exact: Node) -> bool:
-    """Whether a decimal is a number rounded or cut off to its digits: `1.41` is, of the root of 2."""
+    """True if a decimal is a number rounded or truncated to its digits: `1.41` for the root of 2."""
     value, other = (sympy.re(node.args[0].evalf(PRECISION)) for node in (decimal, exact))
     return bool(
         decimal.digits and decimal.digits > 1 and -0.5 - 1e-9 <= _digits_apart(value, other, decimal.digits) < 1
@@ -249,7 +249,7 @@ def rounds(decimal: Node, exact: Node) -> bool:
 
 
 def _digits_apart(decimal: Any, value: Any, digits: int) -> float:
-    """How far a value lies above a decimal of so many significant digits, in units of its last digit."""
+    """Distance of a value above a decimal of so many significant digits, in units of its last digit."""
     if not digits or decimal * value <= 0:
         return math.inf
     magnitude = int(sympy.floor(sympy.log(abs(decimal), 10).evalf(20)))

@@ -169,13 +169,13 @@ TEMPERATURES = {
 
 @functools.cache
 def canonical(name: str) -> str:
-    """One name for all spellings of a unit; a noun without its plural."""
+    """A single name for all spellings of a unit; a noun without its plural."""
     if name in UNITS:
         return next(other for other, worth in UNITS.items() if worth == UNITS[name])
     return name.lower().removesuffix("s") or name
 
 
 def is_bare_unit(name: str) -> bool:
-    """Whether letters behind a number are a unit without being marked as text: `5cm`, but not `3kT`."""
+    """True if letters after a number are a unit without being marked as text: `5cm`, but not `3kT`."""
     is_product = re.fullmatch("(?!mL)[pnmcMuG][A-Z]|k[TCFA]|[pnucGMk][sl]|[pnucGM]g|[uGM]m|cc", name)
     return name in UNITS and len(name) > 1 and not is_product

@@ -189,7 +189,7 @@ class SandboxProcess:
 
     @property
     def is_alive(self) -> bool:
-        """It can take a request."""
+        """True if it can take a request."""
         has_ended = self._process is None or self._process.poll() is not None
         return not has_ended and self._reader is not None and not self._reader.at_eof()
 

@@ -81,8 +81,9 @@ class SupervisedSandbox(Sandbox):
     """
 
     starts_again = True
-    """One that ended under a call starts again with the next. Else every call raises `SandboxLostError` until `close`:
-    an episode cannot go on where its files are gone, and what is measured there says nothing about it."""
+    """A sandbox that ended during a call starts again with the next call.
+
+    Otherwise every call raises `SandboxLostError` until `close`: without its files an episode cannot go on."""
 
     def __init__(self, limits: SandboxLimits, slots: SandboxSlots | None) -> None:
         require_linux()
@@ -100,12 +101,12 @@ class SupervisedSandbox(Sandbox):
 
     @property
     def is_running(self) -> bool:
-        """It has processes now."""
+        """True if it has processes now."""
         return self._process is not None
 
     @property
     def is_lost(self) -> bool:
-        """It has ended by itself, and was not closed since."""
+        """True if it ended by itself and has not been closed since."""
         return self._is_lost or (self._process is not None and not self._process.is_alive)
 
     async def start(self) -> None:

@@ -31,7 +31,7 @@ class SolutionError(Exception):
 
 
 class CommandRun(NamedTuple):
-    """One run of a command beside the judged code."""
+    """A run of a command beside the judged code."""
 
     exit_code: int | None
     stdout: str

@@ -100,7 +100,7 @@ async def judge(
 
 @dataclass(kw_only=True)
 class _Judgment:
-    """One conversation between checks and judged code, led from here."""
+    """A conversation between checks and judged code, led from here."""
 
     judged: Sandbox
     judging: PythonSandbox

@@ -96,7 +96,7 @@ def _count(call: RolloutCall, rollout: SlimeRollout) -> None:
 
 
 async def _attempt(call: RolloutCall) -> SlimeRollout:
-    """One attempt: the rollout that waits for this call or a new one, to its end or to the end of slime's step.
+    """An attempt: the rollout that waits for this call or a new one, to its end or to the end of slime's step.
 
     Raises:
         SlimeConfigError: The prompt cannot be sent, the factory makes no environment, or no model can be made.

@@ -73,7 +73,7 @@ class Episode:
 
     @property
     def has_failed(self) -> bool:
-        """It has ended in failure."""
+        """True if the rollout failed."""
         if not self.running.done():
             return False
         if self.running.cancelled() or self.running.exception() is not None:
@@ -171,7 +171,7 @@ class RolloutBackend(BackendWrapper):
         self._expand = expand
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
-        """One model call, unless slime is stopping or the rollout has sampled what it may.
+        """A model call, unless slime is stopping or the rollout has sampled what it may.
 
         Raises:
             BackendAbortedError: slime is stopping.

@@ -192,7 +192,7 @@ def _trainer_of(package: str) -> Trainer:
 
 
 class RolloutCall:
-    """One call of `generate`: the arguments that slime passed, unchanged, and what follows from them.
+    """A call of `generate`: the arguments that slime passed, unchanged, and what follows from them.
 
     Args:
         state: slime's `GenerateState`; looked up unless it came with the call.

@@ -321,7 +321,7 @@ class EmbeddedEngine(Backend):
         scheduler.fail_all(_closed_error())
 
     def _advance(self, scheduler: Scheduler) -> bool:
-        """One step; False if there is nothing to do until a command."""
+        """A step; False if there is nothing to do until a command."""
         if self._paused:
             return False
         try:

@@ -25,7 +25,7 @@ class RetryClass(StrEnum):
     """Reason of a failure, as far as repeating the request is concerned."""
 
     NEVER = "never"
-    """It cannot heal: the request is wrong, or not allowed."""
+    """Permanent: the request is wrong, or not allowed."""
     STALE = "stale"
     """A kept-alive connection was closed by the server as the request left. Repeated at once, free of charge, on a
     new connection; beyond its limit it is a `RESET`."""

@@ -294,7 +294,7 @@ class ServerClient(Backend):
     async def _attempt(
         self, transport: LoopTransport, call: GenerateCall, prompt: bytes, headers: Mapping[str, str], attempt: Attempt
     ) -> GenerateAnswer:
-        """One attempt in the slot that its caller has taken, and that is given back."""
+        """An attempt in the slot that its caller has taken, and that is given back."""
         rid = attempt.rid
         try:
             if transport.http.closed.is_set():

@@ -46,7 +46,7 @@ class Outcome(Enum):
     LATER = auto()
     """No answer, 408, 425, 429, 5xx: it may take the call later."""
     REFUSED = auto()
-    """It will not take it: a router, a wrong key, nobody there."""
+    """Cannot take it: a router, a wrong key, or nobody there."""
 
 
 class LoopTransport:

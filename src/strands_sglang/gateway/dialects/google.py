@@ -125,7 +125,7 @@ def _read_choice(value: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def _single_tools(value: Any) -> list[dict[str, Any]]:
-    """One object for each tool: Google's hold several declarations, or several tools of its own."""
+    """An object for each tool: Google's hold several declarations, or several tools of its own."""
     tools: list[dict[str, Any]] = []
     for index, item in enumerate(reading.as_list(value, "tools") if value is not None else ()):
         for kind, held in _snake(item, f"tools[{index}]").items():

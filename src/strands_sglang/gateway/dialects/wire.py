@@ -202,7 +202,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireDialect:
-    """One protocol, as pure functions.
+    """A protocol, as pure functions.
 
     Attributes:
         name: Short name, which keeps its readings apart from those of other dialects.

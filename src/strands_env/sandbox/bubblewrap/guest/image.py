@@ -84,7 +84,7 @@ class ImageSupervisor(Supervisor):
         watched = config["watched"]
         self.disk = None if watched is None else DiskWatch(watched, config["limits"]["disk_bytes"])
         self.was_stopped = False
-        """What ran between two commands wrote too much and was ended; the next command reports it."""
+        """A process between two commands wrote too much and was ended; the next command reports it."""
 
     def look_between_calls(self) -> float | None:
         """Measure what was written, and end whoever writes too much; the milliseconds until the next look."""
@@ -126,7 +126,7 @@ class ImageSupervisor(Supervisor):
         return {"outcome": "ok"}
 
     def command(self, request: dict[str, Any]) -> Callable[[], None]:
-        """What turns a process for code into the command of a request."""
+        """The argument vector that turns a process for code into the command of a request."""
         line, user = request["command"], request["user"]
         shell = next((shell for shell in _SHELLS if os.path.exists(shell[0])), _SHELLS[2])
         command = [*shell, "-c", line] if isinstance(line, str) else line

@@ -209,7 +209,7 @@ class Supervisor:
                 os.close(descriptor)
 
     def command(self, request: dict[str, Any]) -> Callable[[], None]:
-        """What turns a process for code into the command of a request."""
+        """The argument vector that turns a process for code into the command of a request."""
         line = request["command"]
         command = [*self.config["shell"], line] if isinstance(line, str) else line
         return partial(execute, command, request["cwd"], {**self.config["env"], **request["env"]})
@@ -395,7 +395,7 @@ class Supervisor:
 
 
 class Watch:
-    """One running request, from its start to the report of its end."""
+    """A running request, from its start to the report of its end."""
 
     def __init__(
         self, host: Supervisor, child: Child, nonce: str | None, request: dict[str, Any], started: float

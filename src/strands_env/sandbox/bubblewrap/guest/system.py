@@ -117,7 +117,7 @@ def remove_tree(path: str) -> None:
 
 
 class Folder(NamedTuple):
-    """One step of a walk; open and true until the next."""
+    """A step of a walk; open and true until the next."""
 
     descriptor: int
     names: list[str]
