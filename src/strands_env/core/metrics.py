@@ -6,6 +6,11 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any, TypedDict
 
+from strands.telemetry.metrics import EventLoopCycleMetric
+from strands.types.event_loop import Usage
+
+from strands_sglang.trajectory import Turn
+
 
 class Summary(TypedDict):
     """A quantity over the model calls of a step."""
@@ -142,3 +147,17 @@ def event_loop_metrics_to_dict(metrics: Any, tool_parse_errors: Mapping[str, int
         "per_tool_metrics": per_tool or None,
         "parse_errors": sum(parse_errors.values()),
     }
+
+
+def note_usage(metrics: Any, turns: Sequence[Turn]) -> None:
+    """Set the event loop metrics of an agent that was never invoked itself, from the turns sampled in its place."""
+    metrics.reset_usage_metrics()
+    for turn in turns:
+        prompt, sampled = turn.start + len(turn.prompt_ids), len(turn.completion.output_ids)
+        usage = Usage(inputTokens=prompt, outputTokens=sampled, totalTokens=prompt + sampled)
+        if turn.completion.cached_tokens is not None:
+            usage["cacheReadInputTokens"] = turn.completion.cached_tokens
+        zero = Usage(inputTokens=0, outputTokens=0, totalTokens=0)
+        metrics.agent_invocations[-1].cycles.append(EventLoopCycleMetric(f"turn-{turn.index}", zero))
+        metrics.update_usage(usage)
+        metrics.cycle_count += 1

@@ -1,21 +1,19 @@
 """Ready-made environments."""
 
-from __future__ import annotations
-
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+from .calculator import CalculatorEnv
+from .chat import ActorUser, ChatEnv, ModelUser, ScriptedUser, SimulatedUser
+from .math import MathEnv
+from .mcp import MCPEnv, MCPTools
+from .search import LocalSearch, Page, SearchEnv, SearchError, SearchHit, SearchProvider, WebSearch
+
+if sys.platform != "win32":  # where no sandbox can be imported
     from .agent_world_model import AgentWorldModelEnv
-    from .calculator import CalculatorEnv
-    from .chat import ActorUser, ChatEnv, ModelUser, ScriptedUser, SimulatedUser
     from .code_sandbox import AgentCoreCodeEnv, CodeMode, CodeSandboxEnv
-    from .harbor import HarborEnv as HarborEnv
     from .harness import Harness, HarnessEnvironment
-    from .math import MathEnv
-    from .mcp import MCPEnv, MCPTools
-    from .search import LocalSearch, Page, SearchEnv, SearchError, SearchHit, SearchProvider, WebSearch
-    from .strands_harness import StrandsHarnessEnv as StrandsHarnessEnv
 
 __all__ = [
     "ActorUser",
@@ -42,26 +40,16 @@ __all__ = [
     "WebSearch",
 ]
 
-# The module of each name; two need a package of their own.
-_HOMES = {
-    "AgentWorldModelEnv": ".agent_world_model",
-    "CalculatorEnv": ".calculator",
-    **dict.fromkeys(("ActorUser", "ChatEnv", "ModelUser", "ScriptedUser", "SimulatedUser"), ".chat"),
-    **dict.fromkeys(("AgentCoreCodeEnv", "CodeMode", "CodeSandboxEnv"), ".code_sandbox"),
-    "HarborEnv": ".harbor",
-    **dict.fromkeys(("Harness", "HarnessEnvironment"), ".harness"),
-    "MathEnv": ".math",
-    **dict.fromkeys(("MCPEnv", "MCPTools"), ".mcp"),
-    **dict.fromkeys(
-        ("LocalSearch", "Page", "SearchEnv", "SearchError", "SearchHit", "SearchProvider", "WebSearch"), ".search"
-    ),
-    "StrandsHarnessEnv": ".strands_harness",
-}
+if TYPE_CHECKING:
+    from .harbor import HarborEnv as HarborEnv
+    from .inspect import InspectEnvironment as InspectEnvironment
+    from .strands_harness import StrandsHarnessEnv as StrandsHarnessEnv
+
+_NEED_A_PACKAGE = {"HarborEnv": "harbor", "InspectEnvironment": "inspect", "StrandsHarnessEnv": "strands_harness"}
 
 
 def __getattr__(name: str) -> Any:
-    # A calculator needs neither an HTTP client nor sandboxes, which are not on every system.
-    if name not in _HOMES:
+    """An environment that needs a package of its own: it is loaded when it is asked for."""
+    if name not in _NEED_A_PACKAGE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value = getattr(import_module(_HOMES[name], __name__), name)
-    return value
+    return getattr(import_module(f".{_NEED_A_PACKAGE[name]}", __name__), name)

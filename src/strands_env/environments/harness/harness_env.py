@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
-from strands.telemetry.metrics import EventLoopCycleMetric
-from strands.types.event_loop import Usage
 
 from strands_env.core import Action, Environment, RewardResult, StepResult, TerminationReason
+from strands_env.core.metrics import note_usage
 from strands_env.core.types import Trajectory
 from strands_env.rewards.turns import turns_of_calls
 from strands_env.sandbox import (
@@ -164,17 +163,7 @@ class ProgramRun:
         agent.messages.extend(session.history)  # type: ignore[arg-type]
         if session.last_turn is not None:  # titles and sub-agents may have come after it
             session.conversation.forest.show(session.last_turn)
-        metrics = agent.event_loop_metrics
-        metrics.reset_usage_metrics()  # the agent itself was never invoked
-        for turn in session.conversation.forest.turns[first_turn:]:
-            prompt, sampled = turn.start + len(turn.prompt_ids), len(turn.completion.output_ids)
-            usage = Usage(inputTokens=prompt, outputTokens=sampled, totalTokens=prompt + sampled)
-            if turn.completion.cached_tokens is not None:
-                usage["cacheReadInputTokens"] = turn.completion.cached_tokens
-            zero = Usage(inputTokens=0, outputTokens=0, totalTokens=0)
-            metrics.agent_invocations[-1].cycles.append(EventLoopCycleMetric(f"turn-{turn.index}", zero))
-            metrics.update_usage(usage)
-            metrics.cycle_count += 1
+        note_usage(agent.event_loop_metrics, session.conversation.forest.turns[first_turn:])
 
     def _conclude(self, agent: Agent, session: Session, done: ExecResult) -> AgentResult:
         self.ended = {"outcome": done.outcome.value, "exit_code": done.exit_code, **session.counters.to_json()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,6 @@ class Comparison:
         lost_first: Share of the first run's samples without a reward: lost to infrastructure or to a failing reward
             function, not scored (an abstention), or missing because the run did not get to its end.
         lost_second: The same of the second.
-        changed: Difference by prompt where there is one, the largest first, of equal ones by name.
     """
 
     first: float
@@ -47,7 +46,6 @@ class Comparison:
     only_second: int
     lost_first: float = 0.0
     lost_second: float = 0.0
-    changed: dict[str, float] = field(default_factory=dict)
 
 
 def compare(
@@ -69,10 +67,10 @@ def compare(
     check_tables("compare", first, second)
     left, right = _values(first, reward_threshold), _values(second, reward_threshold)
     other = _tasks(second)
-    others = [name for name, task in _tasks(first).items() if other.get(name, task) != task]
-    if others:
+    changed = [name for name, task in _tasks(first).items() if other.get(name, task) != task]
+    if changed:
         raise ValueError(
-            f"{len(others)} prompts have the same id but another task in the two runs, such as {others[0]!r}: "
+            f"{len(changed)} prompts have the same id but another task in the two runs, such as {changed[0]!r}: "
             "compare runs on the same data"
         )
     shared = [name for name in left if name in right]
@@ -85,7 +83,6 @@ def compare(
     # Means of equal rewards may differ in the last bit.
     differences[np.abs(differences) <= 1e-12 * (np.abs(one) + np.abs(two))] = 0.0
     p_value, is_exact = sign_flip_test(differences)
-    changed = sorted(zip(shared, differences.tolist(), strict=True), key=lambda pair: (-abs(pair[1]), pair[0]))
     return Comparison(
         first=float(one.mean()) if shared else math.nan,
         second=float(two.mean()) if shared else math.nan,
@@ -99,7 +96,6 @@ def compare(
         only_second=len(right) - len(shared),
         lost_first=_lost_share(first),
         lost_second=_lost_share(second),
-        changed={name: difference for name, difference in changed if difference},
     )
 
 
