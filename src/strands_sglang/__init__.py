@@ -14,7 +14,7 @@ warn_of_upstream()
 
 if TYPE_CHECKING:
     from .backends.clients import get_client, get_client_from_slime_args, get_tokenizer
-    from .backends.sglang import SGLangClient
+    from .backends.sglang.client import SGLangClient
     from .backends.vllm import VLLMClient
     from .exceptions import (
         ContextOverflowError,
@@ -101,7 +101,7 @@ __all__ = [
 # The module of a name; names that are missing here are in `exceptions`.
 _HOMES = {
     **dict.fromkeys(("get_client", "get_client_from_slime_args", "get_tokenizer"), "backends.clients"),
-    "SGLangClient": "backends.sglang",
+    "SGLangClient": "backends.sglang.client",
     "VLLMClient": "backends.vllm",
     **dict.fromkeys(("LoopLimiter", "LoopLimitReachedError"), "limiter"),
     **dict.fromkeys(("SGLangModel", "TokenModel"), "model"),

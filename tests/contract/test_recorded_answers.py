@@ -11,8 +11,8 @@ from strands_sglang.backends.answer import parse_answer
 from strands_sglang.backends.contract import check_prompt, token_array
 from strands_sglang.backends.http.retry import RetryClass
 from strands_sglang.backends.http.transport import worker_urls
-from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.backends.sglang.answer import classify, http_error, read_answer
+from strands_sglang.backends.sglang.client import SGLangClient
 from strands_sglang.backends.sglang.request import check_sampling_params
 from strands_sglang.exceptions import (
     SGLangContextLengthError,

@@ -6,6 +6,9 @@ import base64
 import csv
 import io
 import json
+import re
+from itertools import pairwise
+from operator import sub
 
 import pytest
 
@@ -21,6 +24,17 @@ from tests.unit.eval_support import sample
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (Debian package 'chromium')")
 
 HOSTILE = "</script><script>document.title='pwned'</script><img src=x onerror=\"document.title='pwned'\"><b>bold</b>"
+CHAIN = f"""Traceback (most recent call last):
+  File "tool.py", line 3, in ask
+OSError: the disk is full:
+write to {HOSTILE}
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "tool.py", line 5, in ask
+TimeoutError: {HOSTILE}
+"""
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
@@ -75,7 +89,7 @@ def make_sample(number: int, index: int) -> EvalSample:
     result.trajectories = [main, trajectory("no", agent_name=HOSTILE, is_discarded=True)]
     if failed:
         result.termination_reason = TerminationReason.TIMEOUT
-        result.error = ErrorRecord(type="TimeoutError", message=HOSTILE, traceback=HOSTILE, where=Phase.MODEL)
+        result.error = ErrorRecord(type="TimeoutError", message=HOSTILE, traceback=CHAIN, where=Phase.MODEL)
     else:
         result.reward.info = {"why": HOSTILE}
     return made
@@ -100,8 +114,8 @@ async def test_it_shows_the_numbers_and_the_samples_and_nothing_of_a_sample_is_r
     async with chromium(tmp_path, small) as page:
         text = await page.run("document.body.innerText")
         for shown in (
-            *("Mean reward\n0.500", "Samples\n80\nof 40 prompts", "model: TimeoutError"),
-            "trajectories change when re-tokenised: other-merge 80 (the same characters split differently)",
+            *("Reward, pass@1\n0.500", "Samples\n80\nof 40 prompts", "model: TimeoutError", "Drift\n80 of 160"),
+            *("other-merge\n80", "the same characters split differently"),
         ):
             assert shown in text
         assert (await page.text("[data-testid=header]")).startswith("model smollm2temperature 1")
@@ -120,6 +134,21 @@ async def test_it_shows_the_numbers_and_the_samples_and_nothing_of_a_sample_is_r
         await page.until("document.querySelectorAll('[data-testid=group] .column').length === 2")
         await page.run("document.querySelectorAll('[data-testid=group] .column-head')[1].click()")
         await page.until("document.querySelector('.drawer h2').textContent === 'p0, sample 1'")
+
+
+async def test_an_error_shows_its_cause_first_and_its_lines_and_a_tile_leads_to_the_drifted_samples(small, tmp_path):
+    async with chromium(tmp_path, small) as page:
+        await page.click("[data-testid=drift-tile] button")
+        assert await page.run("document.querySelector('input').value") == "drift>0"
+        assert await page.text("[data-testid=count]") == "80 of 80"
+        await page.run("location.hash = '#p4/0'")
+        await page.until("document.querySelectorAll('.error-box').length === 1")
+        shown = await page.run("document.querySelector('.error-box').innerText")
+        assert shown.startswith(
+            f"cause: OSError: the disk is full:\nwrite to {HOSTILE}\nerror in model: TimeoutError\n"
+        )
+        await page.click(".facts .link")  # to the place where it drifts
+        assert await page.count("[data-testid=drift-rows]") == 1
 
 
 async def test_it_is_used_with_the_keyboard_alone_also_before_a_sample_is_unpacked(small, tmp_path):
@@ -175,6 +204,18 @@ async def test_ten_thousand_samples_are_searched_filtered_sorted_and_saved(tmp_p
         await page.click("[data-mode=samples]")
         await search("reward<1 ended:complete", "4,000 of 10,000")
         await search("reward=none", "2,000 of 10,000")
+        assert await page.run("document.querySelector('[data-testid=problem]').hidden")
+        for wrong, said in (
+            ("rewrad<1", "There is no field “rewrad”: did you mean reward<1?"),
+            ("colour=red", "There is no field “colour”; the fields are reward, "),
+            ("drift>", "“drift>” needs a value, as in drift>0."),
+            ("tokens=many", "tokens is a number: “many” is none"),
+            ("ended>max", "ended is text: use = or != or : (contains), not >."),
+        ):
+            await search(f"question {wrong}", "10,000 of 10,000")  # what can be read still filters
+            assert (await page.text("[data-testid=problem]")).startswith(said)
+        await search('reward < 1 "ended=none"', "0 of 10,000")  # text in quotes is text
+        await search("question", "10,000 of 10,000")
         await page.run("[...document.querySelectorAll('.head button')].find(b => b.textContent === 'Sample').click()")
         assert (await page.text(".row")).startswith("p2499/3")
         await search("question", "10,000 of 10,000")
@@ -204,7 +245,15 @@ async def test_tokens_have_their_colours_drift_branches_and_images(small, tmp_pa
         assert await page.texts(".tokens .tok.drift") == "s|s"
         await page.click("[data-testid=drift]")
         assert 're-tokenising gives ["ss"]' in await page.text(".inspect")
+        assert await page.texts("[data-testid=drift-rows] tr") == "sampledn pass it|from textn pass it"
+        assert await page.texts("[data-testid=drift-rows] .changed .piece") == "s|s|ss"
         await page.click("[data-mode=logprob]")
+        for _ in ("light", "dark"):  # neighbours in the legend (0, -0.5, -1.5, ...) can be told apart
+            shown = "[...document.querySelectorAll('.legend .heat')].map((e) => getComputedStyle(e).backgroundColor)"
+            colours = [[int(part) for part in re.findall(r"\d+", found)] for found in await page.run(shown)]
+            assert len(colours) == 5
+            assert all(sum(map(abs, map(sub, *pair))) >= 30 for pair in pairwise(colours)), colours
+            await page.press("t")
         heat = "getComputedStyle(document.querySelector('[data-i=\"9\"]')).backgroundColor"
         light = await page.run(heat)
         await page.press("t")
@@ -248,10 +297,17 @@ async def test_it_fits_any_width_and_is_light_or_dark(small, tmp_path):
         values = "[...document.querySelectorAll('.tile .value')]"
         for width in (390, 480, 820, 1280):
             await page.open(small, width)
+            await page.run("document.querySelector('h1').textContent = 'arithmetic'")
+            top = await page.run("document.querySelector('.table').getBoundingClientRect().top")
+            assert top < 400 or width < 480  # of 800
             await page.run(f"{values}.forEach((value) => {{ value.textContent = '1234 h 59 min'; }})")
             assert await page.run(f"{values}.every((value) => {fits('value')})") is True
             assert await page.run("document.querySelector('[type=search]').placeholder") == "Search ( / )"
             assert await page.run(fits("document.documentElement")) is True
+            assert await page.run("getComputedStyle(document.querySelector('.row .num')).textAlign") == "right"
+            assert await page.run(
+                "[...document.querySelectorAll('svg')].every((e) => e.clientWidth <= e.parentNode.clientWidth)"
+            )
             await page.open_sample()
             for tab in "123456":
                 await page.press(tab)

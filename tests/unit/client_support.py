@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from strands_sglang.backends.sglang import SGLangClient
+from strands_sglang.backends.sglang.client import SGLangClient
 from tests.servers import FaultyServer, faults
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from dataclasses import asdict
 from typing import Any
 
 from strands_env.commands.display import interval
-from strands_env.commands.terminal import explain_errors, format_number, note, say
+from strands_env.commands.terminal import explain_errors, format_number, note, one_line, say
 from strands_env.core.jsonable import differences
 from strands_env.eval import compare, read_scores
 from strands_env.eval.metrics import Comparison
@@ -18,6 +19,8 @@ from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
 from strands_sglang.command_line import CommandError, Exit
 
+SHOWN = 3
+"""Prompts with the largest differences that are shown, with the commands that show their rollouts."""
 MAX_LOST = CHECKS["lost"].allowed
 """Share of a run's samples that may be lost before `--fail-if-worse` refuses to answer."""
 
@@ -80,6 +83,10 @@ def _show(args: argparse.Namespace, second: str, result: Comparison, *, signific
     if result.lost_first or result.lost_second:
         lost = f"{result.lost_first:.1%} of the samples of the first, {result.lost_second:.1%} of the second"
         say(f"lost        {lost}")
+    for name, difference in list(result.changed.items())[:SHOWN]:
+        say(f"look at     {one_line(name)}  {difference:+.3f}")
+        for run in (args.first, second):
+            say(f"            strands-env report {shlex.quote(run)} {shlex.quote(name)}")
 
 
 def _judge(args: argparse.Namespace, second: str, result: Comparison, *, significant: bool) -> Exit:

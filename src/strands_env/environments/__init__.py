@@ -1,19 +1,22 @@
 """Ready-made environments."""
 
-import sys
+from __future__ import annotations
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .calculator import CalculatorEnv
-from .chat import ActorUser, ChatEnv, ModelUser, ScriptedUser, SimulatedUser
-from .math import MathEnv
-from .mcp import MCPEnv, MCPTools
-from .search import LocalSearch, Page, SearchEnv, SearchError, SearchHit, SearchProvider, WebSearch
-
-if sys.platform != "win32":  # where no sandbox can be imported
+if TYPE_CHECKING:
     from .agent_world_model import AgentWorldModelEnv
+    from .calculator import CalculatorEnv
+    from .chat import ActorUser, ChatEnv, ModelUser, ScriptedUser, SimulatedUser
     from .code_sandbox import AgentCoreCodeEnv, CodeMode, CodeSandboxEnv
+    from .harbor import HarborEnv as HarborEnv
     from .harness import Harness, HarnessEnvironment
+    from .inspect import InspectEnvironment as InspectEnvironment
+    from .math import MathEnv
+    from .mcp import MCPEnv, MCPTools
+    from .search import LocalSearch, Page, SearchEnv, SearchError, SearchHit, SearchProvider, WebSearch
+    from .strands_harness import StrandsHarnessEnv as StrandsHarnessEnv
 
 __all__ = [
     "ActorUser",
@@ -40,16 +43,27 @@ __all__ = [
     "WebSearch",
 ]
 
-if TYPE_CHECKING:
-    from .harbor import HarborEnv as HarborEnv
-    from .inspect import InspectEnvironment as InspectEnvironment
-    from .strands_harness import StrandsHarnessEnv as StrandsHarnessEnv
-
-_NEED_A_PACKAGE = {"HarborEnv": "harbor", "InspectEnvironment": "inspect", "StrandsHarnessEnv": "strands_harness"}
+# The module of each name; three need a package of their own.
+_HOMES = {
+    "AgentWorldModelEnv": ".agent_world_model",
+    "CalculatorEnv": ".calculator",
+    **dict.fromkeys(("ActorUser", "ChatEnv", "ModelUser", "ScriptedUser", "SimulatedUser"), ".chat"),
+    **dict.fromkeys(("AgentCoreCodeEnv", "CodeMode", "CodeSandboxEnv"), ".code_sandbox"),
+    "HarborEnv": ".harbor",
+    **dict.fromkeys(("Harness", "HarnessEnvironment"), ".harness"),
+    "InspectEnvironment": ".inspect",
+    "MathEnv": ".math",
+    **dict.fromkeys(("MCPEnv", "MCPTools"), ".mcp"),
+    **dict.fromkeys(
+        ("LocalSearch", "Page", "SearchEnv", "SearchError", "SearchHit", "SearchProvider", "WebSearch"), ".search"
+    ),
+    "StrandsHarnessEnv": ".strands_harness",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """An environment that needs a package of its own: it is loaded when it is asked for."""
-    if name not in _NEED_A_PACKAGE:
+    # A calculator needs neither an HTTP client nor sandboxes, which are not on every system.
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_NEED_A_PACKAGE[name]}", __name__), name)
+    globals()[name] = value = getattr(import_module(_HOMES[name], __name__), name)
+    return value

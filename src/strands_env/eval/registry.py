@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, TypeVar
 
-from strands_env.eval.errors import EvalError, UnknownBenchmarkError
+from strands_env.eval.errors import DatasetError, EvalError, UnknownBenchmarkError
 
 if TYPE_CHECKING:
     from strands_env.eval.run.evaluator import Evaluator
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "strands_env.benchmarks"
 """Group of entry points: name of the benchmark, and `module:Class` of its evaluator."""
 
-_BUILT_IN = {
+BUILT_IN = {
     "arithmetic": "arithmetic:ArithmeticEvaluator",
     "aime-2024": "mathematics:AIME2024Evaluator",
     "aime-2025": "mathematics:AIME2025Evaluator",
@@ -52,6 +53,12 @@ _BUILT_IN = {
     "terminal-bench-2.1": "harbor:TerminalBench21Evaluator",
     "swebench-verified": "harbor:SWEBenchVerifiedEvaluator",
 }
+
+_NO_DATA = {
+    "arithmetic": "it is generated from its seed",
+    **dict.fromkeys((name for name in BUILT_IN if name.startswith("tau2-")), "its tasks are those of tau2-bench"),
+}
+"""Built-in benchmarks that read no file, and where their tasks come from."""
 
 EvaluatorType = TypeVar("EvaluatorType", bound="type[Evaluator]")
 
@@ -101,8 +108,8 @@ def get_benchmark(name: str) -> type[Evaluator]:
     """
     if name in _BENCHMARKS:
         return _BENCHMARKS[name]
-    if name in _BUILT_IN:
-        loaded = resolve_name(f"strands_env.eval.benchmarks.{_BUILT_IN[name]}")
+    if name in BUILT_IN:
+        loaded = resolve_name(f"strands_env.eval.benchmarks.{BUILT_IN[name]}")
     elif point := _points().get(name):
         try:
             loaded = point.load()
@@ -119,7 +126,17 @@ def get_benchmark(name: str) -> type[Evaluator]:
 
 def list_benchmarks() -> list[str]:
     """Names of all known benchmarks."""
-    return sorted({*_BENCHMARKS, *_BUILT_IN, *_points()})
+    return sorted({*_BENCHMARKS, *BUILT_IN, *_points()})
+
+
+def check_data(benchmark: str, data_path: str | Path | None) -> None:
+    """Refuse data for a benchmark that reads none.
+
+    Raises:
+        DatasetError: It would have no effect.
+    """
+    if data_path is not None and benchmark not in _BENCHMARKS and (source := _NO_DATA.get(benchmark)) is not None:
+        raise DatasetError(f"{benchmark} reads no file, for {source}: leave out data_path (--data)")
 
 
 def describe_benchmarks() -> list[BenchmarkInfo]:
@@ -128,7 +145,7 @@ def describe_benchmarks() -> list[BenchmarkInfo]:
     infos = []
     for name in list_benchmarks():
         origin = (
-            "built-in" if name in _BUILT_IN else "registered" if name in _BENCHMARKS else _distribution(points[name])
+            "built-in" if name in BUILT_IN else "registered" if name in _BENCHMARKS else _distribution(points[name])
         )
         try:
             text, is_available = (get_benchmark(name).__doc__ or "").strip().partition("\n")[0], True

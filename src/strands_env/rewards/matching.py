@@ -6,19 +6,21 @@ import re
 from collections import deque
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import regex
 
 from strands_env.core.threads import reward_threads
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult
-from strands_env.rewards.numerals import Numeral, numerals, only_number
-from strands_env.rewards.sentences import says_none, without_confidence
 from strands_sglang.exceptions import check_positive
 
 from .golds import Gold, GroundTruthError, gold_text, golds, only_gold
 from .proof import RewardExamples
 from .turns import turns_of
+
+if TYPE_CHECKING:
+    from .numerals import Numeral
 
 DEFAULT_TIMEOUT = 5.0
 """Seconds of CPU time a search may take."""
@@ -28,6 +30,13 @@ _LABEL_BEHIND = re.compile(r"\s*\([^\W\d_][^()\d]*\)\s*\Z")
 
 def _not_scored(info: dict[str, Any], error: GroundTruthError) -> RewardResult:
     return RewardResult(reward=None, info={**info, "reason": "invalid_ground_truth", "error": str(error)})
+
+
+@lru_cache(maxsize=1024)  # every sample of a task is compared with the same one
+def _number_of_gold(text: str) -> Numeral | None:
+    from .numerals import only_number  # its patterns take a tenth of a second to compile
+
+    return only_number(_LABEL_BEHIND.sub("", text))
 
 
 class Pattern:
@@ -91,6 +100,8 @@ class ExactMatchReward(RewardFunction):
 
     def _is_accepted(self, gold: Gold, answer: str) -> bool:
         if gold.original is None:
+            from .numerals import only_number
+
             number, expected = only_number(answer), only_number(gold.text)
             if number is None or expected is None:
                 return answer.strip().casefold() == gold.text.casefold()
@@ -237,11 +248,14 @@ class NumberReward(RewardFunction):
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Compare the answer's number."""
+        from .numerals import Numeral, numerals
+        from .sentences import says_none, without_confidence
+
         truth = action.task_context.ground_truth
         info: dict[str, Any] = {"matched": False, "ground_truth": truth, "answer": None}
         try:
             text = only_gold(truth)
-            if (gold := only_number(_LABEL_BEHIND.sub("", text))) is None:
+            if (gold := _number_of_gold(text)) is None:
                 raise GroundTruthError(
                     f"the ground truth {text!r:.60} is not a number: expected one, such as '4' or '1/2'"
                 )

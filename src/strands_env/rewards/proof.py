@@ -26,7 +26,6 @@ from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.core.scoring import as_reward_function, computed_reward
 from strands_env.core.termination import TerminationReason
 from strands_env.core.types import Action, Observation, StepResult
-from strands_env.rewards.numerals import only_number
 
 from .golds import GroundTruthError, gold_text, only_gold
 
@@ -191,6 +190,8 @@ def _altered_golds(gold: str) -> Iterator[tuple[str, str]]:
 @functools.lru_cache(maxsize=16_384)  # each gold is compared with that of every other task
 def _normal(text: str) -> str | Fraction:
     """A key that spellings of one answer share, as far as that is cheap to say: numbers are their value."""
+    from .numerals import only_number  # its patterns take a tenth of a second to compile
+
     number = only_number(text)
     if number is not None and isinstance(number.value, Fraction):
         return number.value / (100 if number.is_percent else 1)

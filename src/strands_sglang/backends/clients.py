@@ -40,7 +40,7 @@ def client_class(base_url: str, plain: str = "sglang") -> tuple[type[ServerClien
 
         return VLLMClient, rest
     if kind == "sglang":
-        from .sglang import SGLangClient
+        from .sglang.client import SGLangClient
 
         return SGLangClient, rest
     raise ValueError(f"base_url={base_url!r}: expected http://..., sglang+http://... or vllm+http://...")

@@ -28,6 +28,7 @@ import pytest
 
 from strands_env.commands.cli import main as command_line
 from tests.conftest import ROOT
+from tests.servers.engine_server import serve
 from tests.unit.docs_block import AWAITING, run_block
 from tests.unit.sandbox_support import unavailable
 
@@ -145,25 +146,41 @@ def test_files_that_the_architecture_names_exist() -> None:
     assert len(named) > 30 and not missing
 
 
-def test_the_program_of_the_readme_runs_without_a_gpu_by_changing_one_line(tmp_path: Path) -> None:
-    """The line is changed to the one that the comment below it names."""
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("agent.py", r"Tool #1: calculator[\s\S]*The answer is 425\.\n\d+ tokens, \d\d sampled, log-probability -\d"),
+        ("environment.py", r"\nreward 1\.0, TokenSequence\(tokens=\d+, prompt_length=\d+, trained=\d\d, segments=4\)"),
+    ],
+)  # fmt: skip
+def test_a_program_of_the_readme_runs(name: str, says: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    program = titled(ROOT / "README.md")["agent.py"]
-    assert titled(ROOT / "docs" / "index.md")["agent.py"] == program
-    server = re.search(r"^    client, tokenizer, examples = .*$", program, re.MULTILINE)
-    embedded = re.search(r"^    # no GPU: (?P<line>.*)$", program, re.MULTILINE)
-    assert server and embedded
-    program = program.replace(server[0], "    " + embedded["line"])
-    status, said, errors = run_block(program, "README.md", tmp_path)
+    status, said, errors = run_block(titled(ROOT / "README.md")[name], "README.md", tmp_path)
     assert status == 0, errors
-    assert "Tool #1: calculator" in said and "The answer is 425." in said
-    numbers = re.search(r"^(\d+) tokens, (\d+) sampled, log-probability (-\d+\.\d\d)$", said, re.MULTILINE)
-    assert numbers and int(numbers[1]) > int(numbers[2]) > 0
+    assert re.search(says, said), said
+
+
+async def test_the_program_of_the_readme_for_a_server_runs_against_one(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from strands_sglang.backends.engine import EmbeddedEngine
+
+    program = titled(ROOT / "README.md")["agent_on_a_server.py"]
+    engine = EmbeddedEngine("smollm2", seed=2)
+    engine.tokenizer.save_pretrained(tmp_path / "tokenizer")
+    async with serve(engine) as url:
+        for old, new in (("http://localhost:30000", url), ("Qwen/Qwen3-8B", str(tmp_path / "tokenizer"))):
+            assert program.count(old) == 1
+            program = program.replace(old, new)
+        status, said, errors = await asyncio.to_thread(run_block, program, "README.md", tmp_path)
+    await engine.close()
+    assert status == 0, errors
+    assert re.search(r"\n\d+ tokens, \d+ sampled\n", said)
 
 
 def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 100
+    """Three programs, the argument, the guarantees, and one table of links."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 145
 
 
 def test_each_core_dependency_has_its_reason_and_each_extra_its_use() -> None:

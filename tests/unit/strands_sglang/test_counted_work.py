@@ -39,8 +39,8 @@ from strands_sglang import SGLangModel
 from strands_sglang.backends import Backend, GenerateAnswer, GenerateRequest
 from strands_sglang.backends.http import call as call_module
 from strands_sglang.backends.http.call import GenerateCall, write_prompt
-from strands_sglang.backends.sglang import SGLangClient
 from strands_sglang.backends.sglang.answer import read_answer
+from strands_sglang.backends.sglang.client import SGLangClient
 from strands_sglang.backends.sglang.request import wire_fields
 from strands_sglang.conversation import Conversation, TurnRequest, limits
 from strands_sglang.exceptions import BackendRequestError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strands_sglang.backends.sglang import SGLangClient
+from strands_sglang.backends.sglang.client import SGLangClient
 from strands_sglang.exceptions import (
     SGLangAnswerLimitError,
     SGLangConnectionError,

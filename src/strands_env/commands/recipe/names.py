@@ -12,7 +12,7 @@ from typing import Any
 
 from strands_env.eval.errors import DatasetError, EvalError, UnknownBenchmarkError
 from strands_env.eval.options import REWARDS
-from strands_env.eval.registry import list_benchmarks
+from strands_env.eval.registry import BUILT_IN, check_data, list_benchmarks
 from strands_sglang.hints import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,8 @@ def check_names(arguments: Mapping[str, Any]) -> None:
         split_path(env, HOOK)
     if reward := arguments["reward"]:
         split_path(path_of_reward(reward), "reward")
-    if data and not benchmark and not Path(data).exists():
+    check_data(benchmark, data)
+    if data and benchmark in (None, DATA, *BUILT_IN) and not Path(data).exists():
         raise DatasetError(f"found no data file at {data!r}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ class Comparison:
         lost_first: Share of the first run's samples without a reward: lost to infrastructure or to a failing reward
             function, not scored (an abstention), or missing because the run did not get to its end.
         lost_second: The same of the second.
+        changed: Difference by prompt where there is one, the largest first, of equal ones by name.
     """
 
     first: float
@@ -46,6 +47,7 @@ class Comparison:
     only_second: int
     lost_first: float = 0.0
     lost_second: float = 0.0
+    changed: dict[str, float] = field(default_factory=dict)
 
 
 def compare(
@@ -67,10 +69,10 @@ def compare(
     check_tables("compare", first, second)
     left, right = _values(first, reward_threshold), _values(second, reward_threshold)
     other = _tasks(second)
-    changed = [name for name, task in _tasks(first).items() if other.get(name, task) != task]
-    if changed:
+    others = [name for name, task in _tasks(first).items() if other.get(name, task) != task]
+    if others:
         raise ValueError(
-            f"{len(changed)} prompts have the same id but another task in the two runs, such as {changed[0]!r}: "
+            f"{len(others)} prompts have the same id but another task in the two runs, such as {others[0]!r}: "
             "compare runs on the same data"
         )
     shared = [name for name in left if name in right]
@@ -83,6 +85,7 @@ def compare(
     # Means of equal rewards may differ in the last bit.
     differences[np.abs(differences) <= 1e-12 * (np.abs(one) + np.abs(two))] = 0.0
     p_value, is_exact = sign_flip_test(differences)
+    changed = sorted(zip(shared, differences.tolist(), strict=True), key=lambda pair: (-abs(pair[1]), pair[0]))
     return Comparison(
         first=float(one.mean()) if shared else math.nan,
         second=float(two.mean()) if shared else math.nan,
@@ -96,6 +99,7 @@ def compare(
         only_second=len(right) - len(shared),
         lost_first=_lost_share(first),
         lost_second=_lost_share(second),
+        changed={name: difference for name, difference in changed if difference},
     )
 
 

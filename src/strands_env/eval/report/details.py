@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -20,6 +21,9 @@ MAX_IMAGES = 20_000_000
 """Bytes of base64 of all images in a report; those beyond are named and not shown."""
 SNIPPET = 160
 """Characters of a prompt in lists."""
+_CHAINED = re.compile(
+    r"\n(?:The above exception was the direct cause of|During handling of the above exception, another exception) .*\n"
+)
 _IMAGE_TYPES = frozenset({"png", "jpeg", "gif", "webp"})
 
 
@@ -234,8 +238,9 @@ def _trajectory(
     if texts.drift is not None:
         vocabulary.update((token, texts.text(token)) for token in ids if token not in vocabulary)
         document["drift"] = [
-            [span.start, span.end, span.kind.value, [texts.text(token) for token in span.retokenized_ids[:32]]]
+            [span.start, span.end, span.kind.value, [texts.text(token) for token in again], list(again)]
             for span in texts.drift.add(tokens)
+            for again in [span.retokenized_ids[:32]]
         ]
     return document
 
@@ -285,7 +290,20 @@ def _block(block: Any, pictures: ReportImages | None) -> dict[str, Any]:
 
 
 def _error(error: ErrorRecord) -> dict[str, str]:
-    return {name: _cut(str(value or "")) for name, value in asdict(error).items()}
+    facts = {name: _cut(str(value or "")) for name, value in asdict(error).items()}
+    return {**facts, "cause": _cut(_cause_of(error))}
+
+
+def _cause_of(error: ErrorRecord) -> str:
+    """The exception that a chain of them began with, as `type: message`; empty without a chain."""
+    first, *others = _CHAINED.split(error.traceback)
+    if not others:
+        return ""
+    lines = first.rstrip().splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith("  ")]
+    cause = "\n".join(lines[frames[-1] + 1 if frames else 0 :])
+    # A record is of the error inside the SDK's own, which is where its traceback begins, too.
+    return "" if cause.startswith(f"{error.type}: {error.message}") else cause
 
 
 def _cut(text: str) -> str:

@@ -30,6 +30,8 @@ TOKEN_BUDGET = 20_000_000
 _SCRIPTS = ("dom.js", "charts.js", "tokens.js", "detail.js", "table.js", "drawer.js", "app.js")
 POINTS = 300
 """Points of a curve."""
+_DRIFT = 7
+"""Place of the drift in a row without its index; `COLUMNS` of app.js names all of them."""
 BINS = 20
 """Bars of the distribution of rewards."""
 
@@ -70,7 +72,7 @@ def write_report(
         with page(target, title=name, scripts=_SCRIPTS) as add:
             # Chunk by chunk: the tokens of a whole run do not fit into memory.
             rows: list[HealthRow] = []
-            for number, chunk in enumerate(_chunks(reader, order, texts, saved.system_prompt, rows)):
+            for number, chunk in enumerate(_chunks(reader, order, texts, saved.system_prompt, overview, rows)):
                 add(f"chunk-{number}", chunk)
             data = {
                 **overview.to_dict(order),
@@ -91,7 +93,12 @@ def write_report(
 
 
 def _chunks(
-    reader: ResultReader, order: list[Entry], texts: TokenTexts, system_prompt: str | None, rows: list[HealthRow]
+    reader: ResultReader,
+    order: list[Entry],
+    texts: TokenTexts,
+    system_prompt: str | None,
+    overview: Overview,
+    rows: list[HealthRow],
 ) -> Iterator[dict[str, Any]]:
     for start in range(0, len(order), CHUNK):
         vocabulary: dict[int, str] = {}
@@ -100,7 +107,10 @@ def _chunks(
             sample = reader.read(entry, with_tokens=True)
             samples.append(document := details(sample, texts, vocabulary, system_prompt))
             drifts = [path["drift"] for path in document.get("trajectories", ()) if "drift" in path]
-            rows.append(row_of(sample, [kind for spans in drifts for _, _, kind, _ in spans] if drifts else None))
+            kinds = [kind for spans in drifts for _, _, kind, *_ in spans] if drifts else None
+            if kinds is not None:
+                overview.note_drift(entry.prompt_id, entry.index, len(kinds))
+            rows.append(row_of(sample, kinds))
         yield {"samples": samples, "vocabulary": vocabulary}
 
 
@@ -129,7 +139,13 @@ class Overview:
             int(sample.aborted),
             round(sample.duration_s, 3),
             *(total_of(metrics, name) for name in ("output_tokens", "tool_calls", "model_calls")),
+            None,
+            *(total_of(metrics, name) for name in ("model_latency_s", "tool_s", "reward_latency_s")),
         ]
+
+    def note_drift(self, prompt_id: str, index: int, places: int) -> None:
+        """Set in how many places the tokens of a sample drift."""
+        self._rows[(prompt_id, index)][_DRIFT] = places
 
     def to_dict(self, order: Iterable[Entry]) -> dict[str, Any]:
         """JSON values; `order` has the samples prompt by prompt, as the report shows them."""
@@ -150,7 +166,7 @@ class Overview:
             "summary": summary,
             "reasons": list(self._reasons),
             "prompts": prompts,
-            "samples": [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(8)],
+            "samples": [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(12)],
             "running": _running_mean(table),
             "distribution": _distribution(table.rewards),
         }

@@ -18,6 +18,7 @@ from strands_env.core import Action, Environment, ModelFactory, RewardFunction, 
 from strands_env.core.files import arrow
 from strands_env.core.termination import message_of
 from strands_env.eval.errors import DatasetError, EvalError
+from strands_env.eval.registry import check_data
 from strands_env.eval.run.evaluator import Evaluator
 from strands_env.eval.run.tasks import Tasks, catch_exits
 from strands_sglang.backends.engine.own_models import is_offline_mode, why_no_hub
@@ -173,6 +174,7 @@ class Benchmark(Evaluator):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.data_path, self.limit, self.seed = self.options.data_path, self.options.limit, self.options.seed
+        check_data(self.benchmark_name, self.data_path)
         self.rows_read = self.rows_left_out = 0
         self._is_preview = False
 

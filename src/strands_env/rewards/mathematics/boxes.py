@@ -65,14 +65,28 @@ _TOUCHES = re.compile(
 _VALUE_BEFORE = re.compile(r"=[^=\x00]*\d(?:\s|\\[,;: ]|~)+\Z")
 _ALTERNATIVE = re.compile(r"\s*(?:\\text\s*\{\s*(?:or|and)\s*\}|\\lor)\s*([^$\n\x00.,]*[\w}])")
 _MARKS_OF_LINES = re.compile(r"(?:\s|[-*•>]\s|#+\s|\d+[.)]\s|\(?(?:[a-h]|i{1,3}|\d)\)(?=[\s*:]):?|\*\*)*")
-_TIMES = {
-    **dict.fromkeys(("twice", "double"), r"2\cdot "),
-    **dict.fromkeys(("thrice", "triple"), r"3\cdot "),
-    **dict.fromkeys(("greater than", "more than", "larger than"), "x > "),
-    **dict.fromkeys(("less than", "fewer than", "smaller than"), "x < "),
-    **{"half": r"\frac12\cdot ", "minus": "-", "negative": "-", "square root": r"\sqrt", "cube root": r"\sqrt[3]"},
+_SAID = {
+    **dict.fromkeys(("twice", "double"), r"2\cdot @"),
+    **dict.fromkeys(("thrice", "triple"), r"3\cdot @"),
+    **dict.fromkeys(("greater than", "more than", "larger than"), "x > @"),
+    **dict.fromkeys(("less than", "fewer than", "smaller than"), "x < @"),
+    **{"half": r"\frac12\cdot @", "minus": "-@", "negative": "-@", "square root": r"\sqrt@", "cube root": r"\sqrt[3]@"},
 }
-_WORDS_BEFORE = re.compile(rf"(?i)\b({'|'.join(_TIMES)})(?:\s+(?:of|the))*[\s$*]*\Z")
+_SAID_WITH_OF = {
+    **dict.fromkeys(("logarithm", "log"), r"\log@"),
+    **{"sine": r"\sin@", "cosine": r"\cos@", "tangent": r"\tan@", "absolute value": "|@|", "factorial": "@!"},
+    **{
+        "square": "@^2",
+        "cube": "@^3",
+        "reciprocal": r"\frac1@",
+        "a third": r"\frac13\cdot @",
+        "a quarter": r"\frac14\cdot @",
+    },
+}
+_WORDS_BEFORE = re.compile(  # `the log of @`, but not `a log of @`, which says its value
+    rf"(?i)(?:\b({'|'.join(_SAID)})(?:\s+(?:of|the))*"
+    rf"|(?<!\ba )(?<!\ban )\b({'|'.join(_SAID_WITH_OF)})\s+of(?:\s+the)?)[\s$*]*\Z"
+)
 _POWER_BEHIND = re.compile(r"[\s*]*(squared|cubed)\b")
 _SYMBOL = r"(?:\\[a-z]+|[A-Za-z])(?:_(?:\{\w+\}|\w))?'*(?:\(\w\))?"
 _NAME = re.compile(rf"{_SYMBOL}|\\(?:text|mathrm|textrm)\s*\{{\s*(?:the\s+)?(?:{'|'.join(QUANTITIES)})\s*\}}")
@@ -302,7 +316,8 @@ class Boxes:
         if power := _POWER_BEHIND.match(self._flat, statement.end):
             value = f"{{{value}}}^{2 if power[1] == 'squared' else 3}"
         if words := _WORDS_BEFORE.search(before):
-            start, value = start - len(before) + words.start(), _TIMES[words[1].lower()] + "{" + value + "}"
+            said = {**_SAID, **_SAID_WITH_OF}[(words[1] or words[2]).lower()]
+            start, value = start - len(before) + words.start(), said.replace("@", f"{{{value}}}")
         elif not name and (named := _NAME_IN_PROSE.search(before)):
             start, name = start - len(before) + named.start(), named[1]
         return replace(statement, start=start, name=name, value=value + unit_behind(value, self.answer, statement.end))

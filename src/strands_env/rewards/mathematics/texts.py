@@ -333,6 +333,8 @@ class Question:
         self._bases = {10} if not bases else bases - {10}
         units: set[Any] = {unit for groups in _UNIT.findall(text) if (unit := _unit("".join(groups)))}
         self._unit = units.pop() if len(units) == 1 else None
+        apart = re.search(r"[\d})](?:\s|~|\\[ ,;])+([A-Za-z]+)$", gold.strip(" $."))
+        self._apart = apart and apart[1]
         self._rank = "ordinal" if _RANK.search(text) else "cardinal"
         self.terms = Terms(
             letters=_stated(f"{text} ; {gold}"),
@@ -346,8 +348,19 @@ class Question:
         if not self._is_known:
             return readings
         nodes = [_in_base(each.node, *self._bases) for each in readings]
-        nodes = [_with_unit(node, self._unit, self._rank) if is_gold else node for node in nodes]
+        if is_gold:
+            nodes = [_with_unit(self._as_quantity(node), self._unit, self._rank) for node in nodes]
         return [replace(each, node=node) for each, node in zip(readings, nodes, strict=True)]
+
+    def _as_quantity(self, node: Node) -> Node:
+        """A gold such as `5 m` as five metres where its letters stand apart, and are no variable of the question."""
+        if not is_number(node):
+            return node
+        number, unit = node.args[0].as_coeff_Mul()
+        is_unit = str(unit) in UNITS and (str(unit) == self._apart or ((str(unit), 1),) == self._unit)
+        if number == 1 or not is_unit or str(unit) in self.terms.mentioned:
+            return node
+        return Node("quantity", (replace(node, args=(number,)),), ((str(unit), 1),))
 
     def knows_nouns(self, node: Node) -> bool:
         """Behind cardinal numbers are only units and nouns of the texts, or what one counts: not `42 dozen`."""

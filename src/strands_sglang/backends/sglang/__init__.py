@@ -1,5 +1,1 @@
-"""The asynchronous client of SGLang's native API: one prompt of ids in, one checked answer out."""
-
-from .client import SGLangClient
-
-__all__ = ["SGLangClient"]
+"""SGLang: the asynchronous client of its native API, one prompt of ids in, one checked answer out."""

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import gc
 import io
+import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -157,6 +159,11 @@ def test_compare_says_which_is_better(two_runs, capsys):
     assert "3 better, 0 worse, 0 equal" in out
     assert "p-value     0.2500  (exact; not significant at 0.05)" in out
     assert "differ in   environment.config.reward (0.0, 1.0)\n" in out
+    ways = re.findall(r"strands-env (report \S+ (\S+))$", out, re.MULTILINE)
+    assert [name for _, name in ways] == ["t0", "t0", "t1", "t1", "t2", "t2"]
+    for way, (path, reward) in zip(ways, itertools.cycle(zip(two_runs, "01", strict=True)), strict=False):
+        assert path in way[0] and main(way[0].split()) == 0
+        assert f"/0  reward {reward}" in capsys.readouterr().out
     assert main(["compare", *reversed(two_runs), "--json", "--fail-if-worse", "--level", "0.5"]) == 1
     assert json.loads(capsys.readouterr().out)["significant"] is True
 

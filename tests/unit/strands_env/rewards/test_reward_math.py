@@ -896,6 +896,13 @@ x+1 | $\bm{\boxed{x+1}}$ | 1
 45 | $\boxed{45}^\circ$ | 1
 5 | $\boxed{5} \text{ cm}$ | 1
 5 m | $\boxed{5} \text{ cm}$ | 0
+9 | The log of \boxed{9} | 0
+9 | with a log of \boxed{9} | 1
+9 | It equals the reciprocal of \boxed{9} | 0
+9 | The answer is the square of \boxed{9} | 0
+81 | The answer is the square of \boxed{9} | 1
+9 | a third of \boxed{9} | 0
+3 | a third of \boxed{9} | 1
 5 | $\boxed{5} \text{ dozen}$ | 0
 5000 | $\boxed{5} \text{ thousand}$ | 1
 (2,3) | $(\boxed{2}, \boxed{3})$ | 1
@@ -1002,6 +1009,13 @@ How many apples? | 2 | \boxed{2\text{nd}} | 0
 How many metres is it? | 7 | \boxed{7} km | 0
 How many metres is it? | 7 | So we get $7$ km. | 0
 How many minutes does it take? | 120 | It takes 120 seconds. | 0
+How long is the path? | 5 m | \boxed{5} | 1
+How long is the path? | 5 m | \boxed{5m} | 1
+How long is the path? | 5 m | \boxed{500\text{ cm}} | 1
+How long is the path? | 5 m | \boxed{5\text{ cm}} | 0
+Simplify $2m+3m$. | 5 m | \boxed{5} | 0
+How long is it in metres? | 5m | \boxed{5} | 1
+How many? | 5 x | \boxed{5} | 0
 Find the acceleration in $\text{m/s}^2$. | 9.8 | \boxed{9.8 \text{ km/s}^2} | 0
 How many days are in a week? | 7 | \boxed{7 \text{ weeks}} | 0
 How many degrees is the angle? | 45 | \boxed{45 \text{ radians}} | 0

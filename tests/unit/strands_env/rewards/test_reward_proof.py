@@ -30,11 +30,10 @@ from strands_env.rewards import (
     TaskVerdict,
     ToolUseReward,
     WeightedReward,
-    proof,
+    numerals,
     prove_reward,
 )
 from strands_env.rewards.golds import gold_text
-from strands_env.rewards.numerals import only_number
 from strands_env.rewards.proof import RewardOf, wrong_answers
 from strands_env.testing import RewardContract, ScriptedModel
 
@@ -406,6 +405,8 @@ def test_a_gold_is_the_text_of_any_finite_number(truth: Any, length: int | None)
 
 async def test_a_proof_reads_each_text_once_however_many_tasks_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    monkeypatch.setattr(proof, "only_number", lambda text: read.append(text) or only_number(text))
+    only = numerals.only_number
+    monkeypatch.setattr(numerals, "_value", lambda text: text)  # which reads parts of texts by the same function
+    monkeypatch.setattr(numerals, "only_number", lambda text: read.append(text) or only(text))
     assert (await prove_reward(tasks(*NUMBERS), is_gold)).rows
     assert len(read) == len({*read}) > len(NUMBERS)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from strands_sglang.backends.http.retry import RequestRetryPolicy
-from strands_sglang.backends.sglang import SGLangClient
+from strands_sglang.backends.sglang.client import SGLangClient
 from strands_sglang.exceptions import BackendRequestError, SGLangConnectionError, SGLangHTTPError
 from tests.servers import FaultyServer, faults, settle
 from tests.unit.client_support import ControlledServer, make

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from strands_sglang.backends.http.client_options import Secrets
-from strands_sglang.backends.sglang import SGLangClient
+from strands_sglang.backends.sglang.client import SGLangClient
 from strands_sglang.exceptions import (
     SGLangAnswerLimitError,
     SGLangContextLengthError,

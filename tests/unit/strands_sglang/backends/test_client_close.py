@@ -15,7 +15,7 @@ from aiohttp import web
 from provider_support import tokenizer
 
 from strands_sglang import SGLangModel
-from strands_sglang.backends.sglang import SGLangClient
+from strands_sglang.backends.sglang.client import SGLangClient
 from strands_sglang.exceptions import SGLangConnectionError
 from strands_sglang.testing import Reply
 from tests.servers import FaultyServer, faults

@@ -113,6 +113,8 @@ def test_wrong_names_and_files_are_told_before_anything_heavy_is_loaded(command:
         (["arithmetic", "--env", "nothing:here"], "there is no module 'nothing'"),
         (["arithmetic", "--reward", "maths"], "unknown reward 'maths' (did you mean 'math'?)"),
         (["--data", "nothing.jsonl"], "found no data file at 'nothing.jsonl'"),
+        (["gsm8k", "--data", "nothing.jsonl"], "found no data file at 'nothing.jsonl'"),
+        (["arithmetic", "--data", "nothing.jsonl"], "reads no file, for it is generated from its seed"),
         (["arithmetic", "--colums", "a=b"], "did you mean '--columns'?"),
     ):
         found, loaded = loaded_by(command, *given)
@@ -144,7 +146,10 @@ def test_commands_load_no_model_and_nothing_that_they_do_not_use(saved_run: Path
     for *arguments, absent in (
         ("report", str(saved_run), {*models, "transformers", "aiohttp", "strands_env.eval.run.evaluator"}),
         ("health", str(saved_run), {*models, "transformers", "aiohttp", "strands_env.eval.run.evaluator"}),
-        ("check", "--env", "strands_env.environments:CalculatorEnv", models),
+        (
+            *("check", "--env", "strands_env.environments:CalculatorEnv"),
+            {*models, "aiohttp", "strands_env.sandbox.images", "strands_env.rewards.sentences"},
+        ),
     ):
         tokenizer = [] if arguments[0] == "check" else ["--tokenizer", "smollm2"]
         found, loaded = loaded_by(*arguments, *tokenizer)

@@ -1,6 +1,20 @@
 // Curves and bars.
 
-const W = 520, H = 210, PAD = { left: 46, right: 14, top: 10, bottom: 38 };
+const H = 200, PAD = { left: 46, right: 14, top: 10, bottom: 38 };
+
+// A chart in the width that its panel has, drawn anew when that changes: text and lines keep their size.
+function plot(make) {
+  const box = h("div", { class: "plot" });
+  let drawn = 0;
+  new ResizeObserver(() => {
+    const width = Math.max(200, Math.round(box.clientWidth));
+    if (width !== drawn) box.replaceChildren(make(drawn = width));
+  }).observe(box);
+  return box;
+}
+
+const lineChart = (options) => plot((width) => lineSvg(options, width));
+const histogram = (data, label) => plot((width) => histogramSvg(data, label, width));
 
 function ticks(low, high, count) {
   const step = Math.pow(10, Math.floor(Math.log10((high - low) / count || 1)));
@@ -11,7 +25,7 @@ function ticks(low, high, count) {
 }
 
 // Lines over x, each with a band where its points have one. A point is [x, y, low, high].
-function lineChart({ label, lines, xLabel, yRange, integer, dashed }) {
+function lineSvg({ label, lines, xLabel, yRange, integer, dashed }, W) {
   lines = lines.filter((line) => line.length);
   const points = lines.flat();
   const xs = points.map((p) => p[0]), ys = points.flatMap((p) => p.slice(1)).filter(isNumber);
@@ -25,14 +39,14 @@ function lineChart({ label, lines, xLabel, yRange, integer, dashed }) {
     const area = [...known.map((p) => [x(p[0]), y(p[3])]), ...known.slice().reverse().map((p) => [x(p[0]), y(p[2])])];
     return area.length ? `${path(area)}Z` : null;
   };
-  return s("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label },
+  return s("svg", { width: W, height: H, role: "img", "aria-label": label },
     ticks(y0, y1, 5).map((value) => [
       s("line", { class: "axis", x1: PAD.left, x2: W - PAD.right, y1: y(value), y2: y(value) }),
       s("text", { x: PAD.left - 7, y: y(value) + 4, "text-anchor": "end" }, short(value)),
     ]),
-    ticks(x0, x1, 6).filter((value) => !integer || Number.isInteger(value)).map((value) =>
+    ticks(x0, x1, W < 420 ? 4 : 6).filter((value) => !integer || Number.isInteger(value)).map((value) =>
       s("text", { x: x(value), y: H - 20, "text-anchor": "middle" }, value.toLocaleString("en"))),
-    s("text", { x: W - PAD.right, y: H - 1, "text-anchor": "end" }, xLabel),
+    s("text", { x: W - PAD.right, y: H - 4, "text-anchor": "end" }, xLabel),
     lines.map((line, i) => band(line) && s("path", { class: "band", style: { fill: lineColor(i) }, d: band(line) })),
     lines.map((line, i) => s("path", { class: i && dashed ? "line second" : "line", style: { stroke: lineColor(i) }, d: path(line.map((p) => [x(p[0]), y(p[1])])) })),
     lines.map((line, i) => (line.length > 24 ? null : line.map((p) => s("circle", { class: "dot", style: { fill: lineColor(i) }, cx: x(p[0]), cy: y(p[1]), r: 3 },
@@ -47,12 +61,12 @@ function runningRange(lines) {
   return [Math.min(...values), Math.max(...values)];
 }
 
-function histogram(data, label) {
+function histogramSvg(data, label, W) {
   const labels = data.values || data.edges.slice(0, -1).map((edge, i) => (edge + data.edges[i + 1]) / 2);
   const most = Math.max(...data.counts), width = (W - PAD.left - PAD.right) / labels.length;
-  const every = Math.ceil(labels.length / 10);
+  const every = Math.ceil(labels.length / Math.min(10, W / 40));
   const [, mark] = ticks(0, most, 4), step = Math.max(1, mark), top = step * Math.ceil(most / step); // counts are whole
-  return s("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label },
+  return s("svg", { width: W, height: H, role: "img", "aria-label": label },
     Array.from({ length: top / step + 1 }, (_, i) => i * step).map((value) => {
       const y = H - PAD.bottom - (value / top) * (H - PAD.top - PAD.bottom);
       return [s("line", { class: "axis", x1: PAD.left, x2: W - PAD.right, y1: y, y2: y }),
@@ -65,19 +79,18 @@ function histogram(data, label) {
         s("title", null, `reward ${short(value)}: ${whole(data.counts[i])} samples`)),
       i % every ? null : s("text", { x: center, y: H - 20, "text-anchor": "middle" }, short(value))];
     }),
-    s("text", { x: W - PAD.right, y: H - 1, "text-anchor": "end" }, "reward"));
+    s("text", { x: W - PAD.right, y: H - 4, "text-anchor": "end" }, "reward"));
 }
 
 const LIMITS = new Set(["max_tool_iterations_reached", "max_tool_calls_reached", "max_tokens_reached", "token_budget_reached",
   "context_window_overflow", "program_failed"]);
 
-// [name, count] with the colour of what it stands for.
-function bars(counts) {
+// [name, count] with the colour of what it stands for, by its name if `kindOf` does not say.
+function bars(counts, kindOf = (name) => (name === "task_complete" ? "" : LIMITS.has(name) ? "limit" : "failure")) {
   const entries = Object.entries(counts), most = Math.max(...entries.map(([, count]) => count));
   return h("div", { class: "bars" }, entries.map(([name, count]) => {
-    const kind = name === "task_complete" ? "" : LIMITS.has(name) ? " limit" : " failure";
     return [h("div", { class: "what" }, words(name)),
-      h("div", { class: "track" }, h("div", { class: `fill${kind}`, style: { width: `${(100 * count) / most}%` } })),
+      h("div", { class: "track" }, h("div", { class: `fill ${kindOf(name)}`, style: { width: `${(100 * count) / most}%` } })),
       h("div", { class: "count" }, whole(count))];
   }));
 }

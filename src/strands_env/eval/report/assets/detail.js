@@ -22,8 +22,10 @@ function messageView(message, images) {
     h("div", { class: "role" }, message.role), message.blocks.length ? message.blocks.map((block) => blockView(block, images)) : h("div", { class: "block soft" }, "(empty)"));
 }
 
+// The cause comes first: it is what one mends.
 function errorView(error, title) {
-  return error && h("div", { class: "error-box" }, h("strong", null, `${title} in ${error.where}: ${error.type}`), h("div", null, error.message),
+  return error && h("div", { class: "error-box" }, error.cause && h("div", { class: "lines" }, h("strong", null, "cause: "), error.cause),
+    h("strong", null, `${title} in ${error.where}: ${error.type}`), h("div", { class: "lines" }, error.message),
     error.raised_at && h("div", { class: "mono" }, error.raised_at),
     error.traceback && h("details", null, h("summary", null, "traceback"), h("pre", null, error.traceback)));
 }
@@ -68,7 +70,7 @@ function turnsTab(sample) {
   };
   const wide = (turn, key, name) => h("span", { class: `time ${name}`, title: `${name} ${turn[key].toFixed(2)} s`, style: { width: `${(100 * turn[key]) / longest}%` } });
   const head = ["Turn", "What the model did", "Time", "Model", "Tools", "Read", "Cached", "Sampled", "Mean logprob"];
-  return [h("div", { class: "legend" }, swatch("var(--accent)", "model"), swatch("var(--mid)", "tools")),
+  return [h("div", { class: "legend" }, swatch("var(--time-sampling)", "model"), swatch("var(--time-tools)", "tools")),
     h("div", { class: "panel turns" }, h("table", { "data-testid": "turns" }, h("thead", null, h("tr", null, head.map((name, i) => h("th", { class: i === 0 || i > 2 ? "num" : "" }, name)))),
       h("tbody", null, turns.map((turn, i) => h("tr", null, h("td", { class: "num" }, i + 1), h("td", { class: "said mono", title: what(i) }, what(i)),
         h("td", { class: "spent" }, h("div", null, wide(turn, "model_s", "model"), wide(turn, "tool_s", "tools"))), h("td", { class: "num" }, `${turn.model_s.toFixed(2)} s`), h("td", { class: "num" }, turn.tool_s ? `${turn.tool_s.toFixed(2)} s` : "–"),

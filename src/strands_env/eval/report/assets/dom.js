@@ -89,7 +89,7 @@ function pageView({ title, facts, notice, content, overlays, keys }) {
   const root = document.getElementById("root");
   root.replaceChildren(h("div", { class: "page" },
     h("div", { class: "top" }, h("div", null, h("h1", null, title), h("div", { class: "soft facts-line", "data-testid": "header" }, facts.filter(Boolean).map((fact) => h("span", null, fact)))),
-      h("button", { onclick: toggleTheme, title: "Light or dark (t)" }, "◐ Theme"), h("button", { onclick: toggleHelp, title: "Keys (?)" }, "? Keys")),
+      h("button", { onclick: toggleTheme, title: "Light or dark (t)", "aria-label": "Light or dark" }, "◐"), h("button", { onclick: toggleHelp, title: "Keys (?)", "aria-label": "Keys" }, "?")),
     notice ? h("p", { class: "notice" }, notice) : null, content), ...(overlays || []), help);
   root.removeAttribute("aria-busy");
   return { help, toggleTheme, toggleHelp };
@@ -99,8 +99,7 @@ const day = (stamp) => (stamp ? `${String(stamp).replace("T", " ").slice(0, 16)}
 
 function runFacts(header) {
   const sampling = Object.entries(header.sampling || {}).map(([name, value]) => `${words(name)} ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ");
-  return [header.model && `model ${header.model}`, sampling, day(header.started), header.wall_s && `${duration(header.wall_s)} in all`,
-    header.rescored && `scored again by ${header.rescored}`];
+  return [header.model && `model ${header.model}`, sampling, day(header.started), header.rescored && `scored again by ${header.rescored}`];
 }
 
 function begin(start) {

@@ -6,9 +6,9 @@ const promptOf = (data, i) => data.prompts.find((p) => i >= p[3] && i < p[3] + p
 
 function makeDrawer(data, chunks) {
   const state = { at: -1, tab: "messages", mode: "loss", trajectory: 0 };
-  const title = h("h2"), facts = h("div", { class: "facts" }), why = h("div", { class: "why", "data-testid": "why" }), main = h("main", { tabindex: -1 });
+  const title = h("h2"), facts = h("div", { class: "facts" }), why = h("div", { class: "why", "data-testid": "why" }), main = h("main", { tabindex: -1, role: "tabpanel", id: "tab-panel" });
   const tabNames = [["messages", "Messages"], ["tokens", "Tokens"], ["turns", "Turns"], ["group", "Side by side"], ["branches", "Branches"], ["data", "Data"]];
-  const tabs = tabNames.map(([name, label]) => h("button", { role: "tab", "data-tab": name, onclick: () => showTab(name) }, label));
+  const tabs = tabNames.map(([name, label]) => h("button", { role: "tab", id: `tab-${name}`, "aria-controls": "tab-panel", "data-tab": name, onclick: () => showTab(name) }, label));
   const drawer = h("aside", { class: "drawer", role: "dialog", "aria-modal": "true", "aria-label": "Sample", "data-testid": "drawer", hidden: true },
     h("header", null, h("div", { class: "bar" }, title, h("button", { onclick: () => step(-1), title: "Previous sample (←)" }, "← Previous"), h("button", { onclick: () => step(1), title: "Next sample (→)" }, "Next →"), h("button", { onclick: () => close(), title: "Close (Esc)", "data-testid": "close" }, "Close")), facts, why, h("div", { class: "tabs", role: "tablist" }, tabs)), main);
   const shade = h("div", { class: "shade", hidden: true, onclick: () => close() });
@@ -20,7 +20,7 @@ function makeDrawer(data, chunks) {
     state.trajectory = 0;
     current = vocabulary = null;
     const prompt = promptOf(data, i), grade = gradeOf(data, i);
-    const [index, reward, reason, aborted, seconds, output, calls] = data.samples.map((column) => column[i]);
+    const [index, reward, reason, aborted, seconds, output, calls, , drift] = data.samples.map((column) => column[i]);
     title.textContent = `${prompt[0]}, sample ${index}`;
     drawer.hidden = shade.hidden = false;
     document.body.style.overflow = "hidden";
@@ -34,8 +34,8 @@ function makeDrawer(data, chunks) {
     const fact = (name, value) => h("span", null, `${name} `, h("span", { style: { color: "var(--ink)" } }, value));
     facts.replaceChildren(h("span", { class: `badge ${grade.name}` }, reward === null ? "unscored" : `reward ${short(reward)}`), fact("ended", words(data.reasons[reason])),
       ...(current.truth === null ? [] : [fact("expected", current.truth.slice(0, 120))]), fact("took", duration(seconds)),
-      ...(isNumber(output) ? [fact("sampled", `${whole(output)} tokens`)] : []), ...(calls ? [fact("tool calls", whole(calls))] : []), ...(current.attempts > 1 ? [fact("attempts", current.attempts)] : []), ...(aborted ? [fact("", "lost; a resume tries it again")] : []));
-    why.replaceChildren(...(current.error ? [h("span", { class: "verdict bad" }, `${current.error.type}: ${current.error.message.slice(0, 300)}`)] : []),
+      ...(isNumber(output) ? [fact("sampled", `${whole(output)} tokens`)] : []), ...(calls ? [fact("tool calls", whole(calls))] : []), ...(drift ? [h("button", { class: "link drifted", onclick: () => showDrift() }, `${quantity(drift, "place")} would drift`)] : []), ...(current.attempts > 1 ? [fact("attempts", current.attempts)] : []), ...(aborted ? [fact("", "lost; a resume tries it again")] : []));
+    why.replaceChildren(...(current.error ? [h("div", { class: "verdict bad lines" }, current.error.cause ? `${current.error.cause}\n` : "", `${current.error.type}: ${current.error.message.slice(0, 600)}`)] : []),
       ...current.why.map(([name, text]) => h("span", null, h("span", { class: "name" }, `${name} `), text)));
     why.hidden = !why.childNodes.length;
     history.replaceState(null, "", `#${encodeURIComponent(`${prompt[0]}/${index}`).replaceAll("%2F", "/")}`);
@@ -45,11 +45,18 @@ function makeDrawer(data, chunks) {
 
   function showTab(name) {
     state.tab = name;
+    main.setAttribute("aria-labelledby", `tab-${name}`);
     tabs.forEach((tab) => tab.setAttribute("aria-selected", String(tab.dataset.tab === name)));
     if (!current) return; // still unpacking: open() shows the tab when the sample is there
     const views = { messages: () => messagesTab(current), tokens: () => tokensTab(current, vocabulary, data, state), turns: () => turnsTab(current), group: () => groupView(), branches: () => branchesTab(current, (i) => { state.trajectory = i; showTab("tokens"); }), data: () => dataTab(current) };
     main.replaceChildren(...[views[name]()].flat(Infinity).filter(Boolean));
     main.scrollTop = 0;
+  }
+
+  // The tokens of the first trajectory that drifts.
+  function showDrift() {
+    state.trajectory = Math.max(0, (current.trajectories || []).findIndex((item) => (item.drift || []).length));
+    showTab("tokens");
   }
 
   function groupView() {

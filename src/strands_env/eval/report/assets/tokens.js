@@ -20,10 +20,11 @@ function expand(trajectory) {
   return tokens;
 }
 
-// Likely tokens stay pale, unlikely ones are red: the style sheet makes a colour of it, in either theme.
+// Certain tokens stay pale, unlikely ones are red: the style sheet makes a colour of it, in either theme. The root tells
+// 0 from -0.5, where most tokens are.
 function heat(element, logprob) {
   element.classList.toggle("heat", isNumber(logprob));
-  element.style.setProperty("--surprise", isNumber(logprob) ? Math.min(1, Math.max(0, -logprob / 6)) : "");
+  element.style.setProperty("--surprise", isNumber(logprob) ? Math.sqrt(Math.min(1, Math.max(0, -logprob / 6))) : "");
   return element;
 }
 
@@ -35,6 +36,20 @@ function visible(text) {
     else if (piece) parts.push(piece);
   }
   return parts;
+}
+
+const CONTEXT = 4; // tokens on either side of a drifted place
+
+// A drifted place as two rows of tokens, aligned: what was sampled, and what its text would come back as.
+function driftRows(trajectory, vocabulary, [start, end, kind, texts, ids]) {
+  const own = (i) => vocabulary[trajectory.ids[i]] || String(trajectory.ids[i]), range = (from, to) => Array.from({ length: Math.max(0, to - from) }, (_, n) => from + n);
+  const before = range(Math.max(0, start - CONTEXT), start), sampled = range(start, Math.min(end, start + 32)), after = range(end, Math.min(trajectory.ids.length, end + CONTEXT));
+  const piece = (text) => h("span", { class: "piece" }, visible(text)), cell = (i) => h("td", null, piece(own(i)));
+  const row = (name, pieces) => h("tr", null, h("th", { scope: "row" }, name), before.map(cell), h("td", { class: "changed" }, pieces.length ? pieces : h("span", { class: "soft" }, "nothing")), after.map(cell));
+  const logprobs = sampled.map((i) => trajectory.logprobs.find(([at, values]) => i >= at && i < at + values.length)).map((found, n) => (found ? found[1][sampled[n] - found[0]] : null));
+  const sum = logprobs.length && logprobs.every(isNumber) ? `, log-probability ${logprobs.reduce((a, b) => a + b, 0).toFixed(2)}` : "";
+  return h("div", { class: "drift-rows", "data-testid": "drift-rows" }, h("p", { class: "soft" }, `${words(kind)}, tokens ${start} to ${end - 1}${sum}`),
+    h("table", null, h("tbody", null, row("sampled", sampled.map((i) => piece(own(i)))), row("from text", texts.map(piece)))), h("p", { class: "soft mono" }, `ids ${sampled.map((i) => trajectory.ids[i]).join(" ") || "none"} → ${ids.join(" ") || "none"}`));
 }
 
 function tokenView(trajectory, vocabulary, state, images) {
@@ -135,19 +150,22 @@ function tokenView(trajectory, vocabulary, state, images) {
       body.querySelectorAll("[data-i]").forEach((element) => paint(element, Number(element.dataset.i)));
       explain();
     } }, label));
-  const drifts = trajectory.drift || [];
+  const drifts = trajectory.drift || [], places = h("div", { class: "panel drift-panel", hidden: !drifts.length || !vocabulary });
   let driftAt = -1;
+  const showPlace = (number) => { if (!places.hidden) places.replaceChildren(h("h2", null, `Drift, place ${number + 1} of ${drifts.length}`), driftRows(trajectory, vocabulary, drifts[number])); };
   const driftTool = !trajectory.drift ? h("span", { class: "soft" }, "drift not computed (no tokenizer)")
     : drifts.length ? h("button", { "data-testid": "drift", onclick: () => {
       driftAt = (driftAt + 1) % drifts.length;
       const token = at(Math.min(count - 1, drifts[driftAt][0]));
+      showPlace(driftAt);
       token.scrollIntoView({ block: "center" });
       token.focus();
     } }, `Next of ${drifts.length} drifted ${drifts.length === 1 ? "place" : "places"}`)
       : h("span", { class: "soft", "data-testid": "drift" }, "re-tokenising would change nothing");
   more();
   explain();
+  if (drifts.length) showPlace(0);
   const first = body.querySelector("[data-i]");
   if (first) first.tabIndex = 0;
-  return [h("div", { class: "tools" }, modes, driftTool), legend, h("p", { class: "sr" }, `${count} tokens`), fold, body, rest, inspect];
+  return [h("div", { class: "tools" }, modes, driftTool), places, legend, h("p", { class: "sr" }, `${count} tokens`), fold, body, rest, inspect];
 }
