@@ -10,16 +10,29 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from .calls import Block
 from .splitting import SegmentKind, Segments, TextSegment
+
+
+class Marks(NamedTuple):
+    """The marks of calls outside of blocks.
+
+    Attributes:
+        signs: Openings and end markers, wherever they stand. Most texts have none, and this is the faster look.
+        pattern: The same beside inline code and quoted markers, which hide what they hold.
+    """
+
+    signs: re.Pattern[str]
+    pattern: re.Pattern[str]
 
 
 def read_outside(
     text: str,
     segments: Sequence[TextSegment],
     blocks: dict[int, Block],
-    marks: re.Pattern[str],
+    marks: Marks,
     *,
     is_tool: Callable[[str], bool],
     refuse: Callable[[str, int, int, str | None], Block],
@@ -46,13 +59,13 @@ def read_outside(
         return end
 
     for segment in segments:
-        if segment.kind is not SegmentKind.TEXT:
+        position, end = segment.start, segment.end
+        if segment.kind is not SegmentKind.TEXT or marks.signs.search(text, position, end) is None:
             result.append(segment)
             continue
-        position, end = segment.start, segment.end
         name: str | None = None  # of the first opening, or of the first of a declared tool, once there is one
         start, is_call = end, False
-        for match in marks.finditer(text, position, end):
+        for match in marks.pattern.finditer(text, position, end):
             mark = match.lastgroup
             if mark not in (None, "quote", "end"):
                 # An opening. One of an unknown tool is prose, unless an end marker follows before a declared one does.
@@ -87,9 +100,9 @@ def read_outside(
 
 
 @lru_cache(maxsize=256)
-def find_marks(end_markers: tuple[str, ...], opening: str) -> re.Pattern[str] | None:
-    """The pattern of openings and end markers, None without any; inline code and quoted markers hide what they hold."""
+def find_marks(end_markers: tuple[str, ...], opening: str) -> Marks | None:
+    """The patterns of openings and end markers; None without any."""
     end = "|".join(map(re.escape, end_markers))
-    ends = [rf"(?P<quote>[\"'])(?:{end})(?P=quote)", f"(?P<end>{end})"] if end else []
-    marks = [*([opening] if opening else []), *ends]
-    return re.compile("|".join(["`[^`\n]+`", *marks])) if marks else None
+    signs = list(filter(None, [opening, f"(?P<end>{end})" if end else ""]))
+    hidden = ["`[^`\n]+`", *([rf"(?P<quote>[\"'])(?:{end})(?P=quote)"] if end else [])]
+    return Marks(re.compile("|".join(signs)), re.compile("|".join([*hidden, *signs]))) if signs else None
