@@ -231,5 +231,5 @@ def _encoded(text: str, spans: Sequence[tuple[int, int]], sample: TrainingSample
         reward=sample.reward,
         group_id=sample.group_id,
         rollout_id=sample.rollout_id,
-        status=sample.status,
+        end=sample.end,
     )

@@ -13,10 +13,10 @@ import pytest
 from provider_support import add, call, completion, tokenizer
 from provider_support import tokenizer as vocabulary
 
-from strands_env.core import Environment, WeightVersionSpan
+from strands_env.core import End, Environment, TerminationReason, WeightVersionSpan
+from strands_env.core.termination import UNKNOWN
 from strands_env.training import (
     InvalidSampleError,
-    SampleStatus,
     TrainingSample,
     areal,
     prime_rl,
@@ -58,7 +58,7 @@ class TrajectoryID:
     repetition_id: int
 
 
-FAILED = make(status=SampleStatus.FAILED, reward=None)
+FAILED = make(end=UNKNOWN, reward=None)
 SHORT = make(
     token_ids=np.arange(4, dtype=np.int32),
     loss_mask=np.array([0, 0, 1, 0], dtype=np.uint8),
@@ -99,7 +99,7 @@ SILENT = make(
     routed_experts=None,
     sampling_mask=None,
     reward=0.0,
-    status=SampleStatus.TRUNCATED,
+    end=End(TerminationReason.MAX_TOKENS_REACHED),
 )
 """A time-out before the first token: nothing to train, and a reward of 0 that is part of the baseline."""
 

@@ -193,7 +193,7 @@ def nothing_scored(path: Path, samples: int) -> tuple[Exit, str]:
         result = sample.step_result
         if sample.reward is not None:
             why["whose prompt the group policy leaves out"] += 1
-        elif sample.aborted or result.outcome is not Outcome.POLICY:
+        elif result.end.outcome is not Outcome.POLICY:
             if first_error is None and result.error is not None:
                 first_error = f"{result.error.type}: {result.error.message}"
                 is_rewards = result.error.where is Phase.REWARD

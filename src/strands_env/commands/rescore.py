@@ -17,7 +17,7 @@ from strands_env.commands.recipe.evaluation import check_writable
 from strands_env.commands.recipe.factories import DeferredModels, make_env_factory, make_model_factory
 from strands_env.commands.recipe.objects import load_reward
 from strands_env.commands.terminal import explain_errors, format_number, note, run_user_code, show
-from strands_env.core import Environment, ErrorRecord, Phase, RewardResult, TerminationReason
+from strands_env.core import End, Environment, ErrorRecord, Outcome, Phase, RewardResult, TerminationReason
 from strands_env.core.jsonable import name_of
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
 from strands_env.eval import EvalError, EvalSample, read_scores, summarize
@@ -125,10 +125,10 @@ class Rescored:
         """Count a sample."""
         self.samples += 1
         self.changed += before.reward != after.reward
-        error = after.step_result.error
-        if error is not None and error.where is Phase.REWARD and not after.aborted:
+        end = after.step_result.end
+        if end.outcome is Outcome.GRADER:
             self.failed += 1
-            self.error = self.error or error
+            self.error = self.error or end.error
 
 
 async def rescore(
@@ -193,8 +193,8 @@ def remove_score(sample: EvalSample) -> EvalSample:
     result.observation = result.observation.model_copy(update={"metrics": dict(result.observation.metrics)})
     ended, error = (result.observation.metrics.pop(f"loop_{name}", None) for name in ("termination_reason", "error"))
     if result.error is not None and result.error.where is Phase.REWARD:
-        result.error = None if error is None else ErrorRecord(**{**error, "where": Phase(error["where"])})
-        result.termination_reason = TerminationReason(ended or TerminationReason.TASK_COMPLETE)
+        record = None if error is None else ErrorRecord(**{**error, "where": Phase(error["where"])})
+        result.end = End(TerminationReason(ended or TerminationReason.TASK_COMPLETE), error=record)
     return sample.model_copy(update={"step_result": result})
 
 

@@ -7,7 +7,8 @@
 | `Action` | one task: the message for the agent, and the context for its reward (`TaskContext`) |
 | step | one whole agent loop: prompt, tool calls and results, answer |
 | episode | `reset`, a step, always `cleanup`: `Environment.rollout` |
-| `StepResult` | the outcome of a step: an `Observation`, a `RewardResult`, a `TerminationReason` |
+| `StepResult` | the outcome of a step: an `Observation`, a `RewardResult`, an `End` |
+| `End` | how it ended (`TerminationReason`), who is responsible (`Outcome`), and the error |
 | `Observation` | messages, metrics, and tokens as the model sampled them (`TokenObservation`) |
 | `Trajectory` | one path of tokens of one agent; a step has several where agents or branches are several |
 | `RewardFunction` | scores a step, or abstains |
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from .metrics import Metrics, ToolMetrics
     from .models import ModelFactory
     from .scoring import FunctionReward, RewardCallable
-    from .termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
+    from .termination import End, EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
     from .types import (
         Action,
         Observation,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Action",
+    "End",
     "Environment",
     "EpisodeTimeoutError",
     "ErrorRecord",
@@ -86,7 +88,9 @@ _HOMES = {
     "ModelFactory": ".models",
     "Role": "strands_sglang.trajectory",
     **dict.fromkeys(("FunctionReward", "RewardCallable"), ".scoring"),
-    **dict.fromkeys(("EpisodeTimeoutError", "ErrorRecord", "Outcome", "Phase", "TerminationReason"), ".termination"),
+    **dict.fromkeys(
+        ("End", "EpisodeTimeoutError", "ErrorRecord", "Outcome", "Phase", "TerminationReason"), ".termination"
+    ),
 }
 
 

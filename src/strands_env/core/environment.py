@@ -43,7 +43,7 @@ from .scope import (
 )
 from .scoring import RewardCallable, as_reward_function, computed_reward
 from .sdk_patches import end_background_tasks
-from .termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
+from .termination import End, EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
 from .threads import OneThread, default_threads
 from .types import (
     Action,
@@ -309,14 +309,12 @@ class Environment:
                 agent = self._build_agent(model, scope, history, action)
             except Exception as error:
                 return self._fail(error, Phase.SETUP)
-            reason, failure = await self._run(agent, action, scope)
+            end = await self._run(agent, action, scope)
             result = await self._observe(agent, scope, seen)
             result.observation.history = before or None
             is_whole = result.error is None
-            if is_whole or (failure is not None and reason.outcome(failure) is not Outcome.POLICY):
-                result.termination_reason, result.error = reason, failure
-            else:
-                result.termination_reason = TerminationReason.UNCLASSIFIED_ERROR
+            if is_whole or (end.error is not None and end.outcome is not Outcome.POLICY):
+                result.end = end
             if is_whole:  # else the reward would read an incomplete observation, and its own error would hide this one
                 await self.score(action, result)
         result.observation.metrics["wall_s"] = round(time.perf_counter() - started, 4)
@@ -493,9 +491,7 @@ class Environment:
             tool, timeout=self.tool_timeout, max_output_chars=self.max_tool_output_chars, threads=self._own_thread
         )
 
-    async def _run(
-        self, agent: Agent, action: Action, scope: StepScope
-    ) -> tuple[TerminationReason, ErrorRecord | None]:
+    async def _run(self, agent: Agent, action: Action, scope: StepScope) -> End:
         outer = sys.exception()
         try:
             try:
@@ -506,25 +502,24 @@ class Environment:
             if scope.limiter.reached is not None:  # interact() invoked the agent itself, or went on
                 raise scope.limiter.reached
         except Exception as error:
-            reason, record = self._ended_by(error, scope)
+            end = self._ended_by(error, scope)
             forget_frames(error, outer)
         else:
-            stop_reason, record = getattr(outcome, "stop_reason", None), None
-            reason = TerminationReason.from_stop_reason(stop_reason)
-            if outcome is None or reason is TerminationReason.UNCLASSIFIED_ERROR:
+            stop_reason = getattr(outcome, "stop_reason", None)
+            end = End(TerminationReason.from_stop_reason(stop_reason))
+            if outcome is None or end.reason is TerminationReason.UNCLASSIFIED_ERROR:
                 unknown = ValueError(
                     f"the agent loop ended with the unknown stop reason {stop_reason!r}: interact() gave back "
                     f"{outcome!r}, and must return the AgentResult of its last invoke()"
                 )
-                return TerminationReason.UNCLASSIFIED_ERROR, ErrorRecord.from_exception(unknown, Phase.LOOP)
-        if scope.failures and reason.outcome(record) is Outcome.POLICY:
+                return End.from_error(unknown, Phase.LOOP)
+        if scope.failures and end.outcome is Outcome.POLICY:
             where, failed = next(iter(scope.failures.values()))
-            reason = TerminationReason.from_error(failed, default=DEFAULT_REASONS[where])
-            record = ErrorRecord.from_exception(failed, where)
-            logger.warning("reason=<%s>, error=<%s> | a part of the step failed unseen", reason, record.type)
-        return reason, record
+            end = End.from_error(failed, where, default=DEFAULT_REASONS[where])
+            logger.warning("end=<%s> | a part of the step failed unseen", end)
+        return end
 
-    def _ended_by(self, error: Exception, scope: StepScope) -> tuple[TerminationReason, ErrorRecord | None]:
+    def _ended_by(self, error: Exception, scope: StepScope) -> End:
         reason = TerminationReason.from_error(error, default=DEFAULT_REASONS.get(scope.recorder.phase))
         if reason is TerminationReason.MAX_TOKENS_REACHED:  # the reply's own bound, a budget, or the context
             limit = getattr(scope.models[0].model, "length_limit", None)
@@ -535,16 +530,16 @@ class Environment:
                 reason = TerminationReason.from_length_limit(limit)
         if reason.is_limit:
             logger.debug("reason=<%s> | agent loop reached a limit", reason)
-            return reason, None
+            return End(reason)
         where = error.where if isinstance(error, EpisodeTimeoutError) else scope.recorder.phase
-        record = ErrorRecord.from_exception(error, where)
-        logger.warning("reason=<%s>, error=<%s>, message=<%s> | step failed", reason, record.type, record.message)
-        return reason, record
+        end = End(reason, error=ErrorRecord.from_exception(error, where))
+        logger.warning("end=<%s> | step failed", end)
+        return end
 
     async def _observe(self, agent: Agent, scope: StepScope, seen: int) -> StepResult:
         recorder, limiter, main = scope.recorder, scope.limiter, scope.models[0]
         messages = recorder.messages_of_step(list(agent.messages), seen)
-        error: ErrorRecord | None = None
+        end = End()
         metrics: dict[str, Any] = {
             "message_count": len(messages),
             "tool_iters": limiter.tool_iter_count,
@@ -561,7 +556,7 @@ class Environment:
             metrics |= await self._compute_metrics(agent.event_loop_metrics, parse_errors)
         except Exception as failure:
             logger.warning("error=<%s> | observation is incomplete", failure, exc_info=True)
-            error = ErrorRecord.from_exception(failure, Phase.LOOP)
+            end = End(TerminationReason.UNCLASSIFIED_ERROR, error=ErrorRecord.from_exception(failure, Phase.LOOP))
             metrics |= event_loop_metrics_to_dict(agent.event_loop_metrics, None)  # tokens were spent anyway
         metrics |= recorder.metrics(agent.event_loop_metrics)
         prompt = agent.system_prompt
@@ -572,9 +567,7 @@ class Environment:
             system_prompt=prompt if isinstance(prompt, str) else None,
             tools=tools_as_text(agent.tool_registry.get_all_tool_specs()),
         )
-        return StepResult(
-            observation=observation, error=error, trajectories=trajectories, tool_errors=recorder.tool_errors
-        )
+        return StepResult(observation=observation, end=end, trajectories=trajectories, tool_errors=recorder.tool_errors)
 
     async def _compute_metrics(self, event_loop_metrics: Any, parse_errors: Any) -> dict[str, Any]:
         """`compute_metrics`, on the environment's own thread if it has one: it may read what `reset` opened."""
@@ -598,8 +591,8 @@ class Environment:
         started = time.perf_counter()
         reason, failure = TerminationReason.REWARD_ERROR, None
         try:
-            timed_out = result.termination_reason is TerminationReason.TIMEOUT
-            if (timed_out and result.outcome is not Outcome.POLICY) or not self.is_scored(result.termination_reason):
+            timed_out = result.end.reason is TerminationReason.TIMEOUT
+            if (timed_out and result.end.outcome is not Outcome.POLICY) or not self.is_scored(result.end.reason):
                 return
             # What code that is not ours changes in its copy, the record keeps. Tokens cannot be changed.
             observation = seen.model_copy(
@@ -615,21 +608,20 @@ class Environment:
             if TerminationReason.from_error(error) is TerminationReason.TIMEOUT:
                 reason = TerminationReason.TIMEOUT
         if failure is not None:
-            metrics["loop_termination_reason"] = result.termination_reason.value
-            if result.error is not None:  # of the step's own time-out: to score it again
-                metrics["loop_error"] = asdict(result.error)
-            result.termination_reason, result.error = reason, failure
+            metrics["loop_termination_reason"] = result.end.reason.value
+            if result.end.error is not None:  # of the step's own time-out: to score it again
+                metrics["loop_error"] = asdict(result.end.error)
+            result.end = End(reason, error=failure)
             values = (failure.type, failure.message, failure.raised_at)
             logger.warning("error=<%s>, message=<%s>, raised_at=<%s> | reward failed", *values)
         metrics["reward_latency_s"] = round(time.perf_counter() - started, 4)
 
     def _fail(self, error: BaseException, where: Phase) -> StepResult:
-        reason = TerminationReason.from_error(error, default=TerminationReason.SETUP_ERROR)
-        if reason.is_limit:  # another agent's limit: this one has not begun, so nothing was cut short
-            reason = TerminationReason.SETUP_ERROR
-        record = ErrorRecord.from_exception(error, where)
-        logger.warning("where=<%s>, error=<%s>, message=<%s> | step failed", where, record.type, record.message)
-        return StepResult(observation=Observation(), termination_reason=reason, error=record)
+        end = End.from_error(error, where, default=TerminationReason.SETUP_ERROR)
+        if end.reason.is_limit:  # another agent's limit: this one has not begun, so nothing was cut short
+            end = End(TerminationReason.SETUP_ERROR, error=end.error)
+        logger.warning("where=<%s>, end=<%s> | step failed", where, end)
+        return StepResult(observation=Observation(), end=end)
 
     def _make_model(self, factory: ModelFactory) -> Model:
         check_factory(factory, "model_factory")

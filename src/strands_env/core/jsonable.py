@@ -358,6 +358,7 @@ class _Constructed(ModelMetaclass):
     """Checks the arguments of a constructor; a model that is read or copied is made without."""
 
     __pydantic_fields__: dict[str, Any]
+    __pydantic_computed_fields__: dict[str, Any]
     model_config: ConfigDict
     _elsewhere: Mapping[str, str]
 
@@ -366,8 +367,9 @@ class _Constructed(ModelMetaclass):
         if args:
             first = next(iter(fields))
             raise TypeError(f"{cls.__name__}({args[0]!r:.100}): name the field, as in {cls.__name__}({first}=...)")
-        if not given.keys() <= fields.keys() and cls.model_config.get("extra") != "allow":
-            refuse_unknown(f"{cls.__name__}()", given, fields, cls._elsewhere)
+        names = fields.keys() | cls.__pydantic_computed_fields__.keys()  # parts of a field
+        if not given.keys() <= names and cls.model_config.get("extra") != "allow":
+            refuse_unknown(f"{cls.__name__}()", given, names, cls._elsewhere)
         return super().__call__(**given)
 
 

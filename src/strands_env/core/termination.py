@@ -7,10 +7,11 @@ import re
 import sysconfig
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
+from typing import Self, cast
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -285,6 +286,54 @@ class TerminationReason(StrEnum):
         return _BY_STOP_REASON.get(stop_reason, cls.UNCLASSIFIED_ERROR)
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a rollout: its reason, who is responsible, and the error. Adapters know their trainers' words for it.
+
+    Example: `End(TerminationReason.TIMEOUT, error=record)`
+
+    Attributes:
+        outcome: Follows from reason and error where it is not given. One that is given says more than they do: an
+            evaluator refused the sample, an exception came out of the environment's own code.
+        error: None for normal ends and limits.
+    """
+
+    reason: TerminationReason = TerminationReason.NOT_TERMINATED
+    outcome: Outcome = field(default=cast(Outcome, None))
+    error: ErrorRecord | None = None
+
+    def __post_init__(self) -> None:
+        reason: object = self.reason
+        if not isinstance(reason, TerminationReason):
+            raise TypeError(f"termination_reason must be a TerminationReason, got {reason!r:.200}")
+        object.__setattr__(self, "outcome", self.outcome or reason.outcome(self.error))
+
+    @classmethod
+    def from_error(
+        cls,
+        error: BaseException,
+        where: Phase,
+        *,
+        default: TerminationReason | None = None,
+        outcome: Outcome | None = None,
+    ) -> Self:
+        """The end by an exception: `TerminationReason.from_error`, with its record."""
+        reason = TerminationReason.from_error(error, default=default)
+        return cls(reason, cast(Outcome, outcome), ErrorRecord.from_exception(error, where))
+
+    @property
+    def is_limit(self) -> bool:
+        """The policy's end, other than an answer: a valid, truncated rollout."""
+        return self.outcome is Outcome.POLICY and self.reason not in _UNCUT
+
+    def __str__(self) -> str:
+        return str(self.reason) if self.error is None else f"{self.reason} ({self.error.type}: {self.error.message})"
+
+
+ANSWERED = End(TerminationReason.TASK_COMPLETE)
+UNKNOWN = End(TerminationReason.UNCLASSIFIED_ERROR)
+"""The end of a rollout of which nothing is known."""
+_UNCUT = (TerminationReason.TASK_COMPLETE, TerminationReason.NOT_TERMINATED)
 _OWN_DEADLINE = f"{EpisodeTimeoutError.__module__}.{EpisodeTimeoutError.__qualname__}"
 
 _BY_STOP_REASON: dict[str, TerminationReason] = {

@@ -26,6 +26,7 @@ from pydantic import (
     PlainSerializer,
     Strict,
     ValidationInfo,
+    computed_field,
     model_validator,
 )
 from strands.models import Model
@@ -37,7 +38,7 @@ from strands_sglang.trajectory.tokens import TokenSequence
 from .chat_messages import ChatPrompt, spoken_text
 from .identity import record_arguments
 from .jsonable import JsonValues, StoredModel, decode_stored, encode
-from .termination import ErrorRecord, Outcome, TerminationReason, ToolErrorRecord
+from .termination import End, ErrorRecord, Outcome, TerminationReason, ToolErrorRecord
 
 logger = logging.getLogger(__name__)
 
@@ -367,8 +368,8 @@ class StepResult(StoredModel):
     Attributes:
         reward: The reward; None without a reward function and for failed rollouts. Where scoring broke, it may be
             present without a number, for its `info`.
-        termination_reason: Why the episode ended.
-        error: The error it ended with; None for normal ends and limits.
+        end: The end of the episode. `termination_reason`, `outcome` and `error` are its parts: the constructor takes
+            them, the first and the last can be set, and JSON has them.
         cleanup_error: The error of `cleanup()` after a `rollout`, which takes nothing away from the result.
         tool_errors: Exceptions that tools raised, the first of them; `metrics["tool_exceptions"]` counts them all.
         trajectories: Token trajectories of all agents and branches; empty where the provider has no token data.
@@ -382,12 +383,62 @@ class StepResult(StoredModel):
 
     observation: Observation
     reward: RewardResult | None = None
-    termination_reason: TerminationReason = TerminationReason.NOT_TERMINATED
-    error: ErrorRecord | None = None
+    end: End = Field(default=End(), exclude=True)
     cleanup_error: ErrorRecord | None = None
     tool_errors: list[ToolErrorRecord] = Field(default_factory=list)
     trajectories: list[Trajectory] = Field(default_factory=list)
     is_seeded: bool = Field(default=False, exclude=True)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            observation: Observation,
+            reward: RewardResult | None = None,
+            end: End = ...,
+            termination_reason: TerminationReason = ...,
+            outcome: Outcome = ...,
+            error: ErrorRecord | None = None,
+            cleanup_error: ErrorRecord | None = None,
+            tool_errors: list[ToolErrorRecord] = ...,
+            trajectories: list[Trajectory] = ...,
+            is_seeded: bool = False,
+        ) -> None: ...
+
+    @model_validator(mode="before")
+    @classmethod
+    def _make_end(cls, data: Any) -> Any:
+        names = {"termination_reason": "reason", "outcome": "outcome", "error": "error"}
+        if not isinstance(data, dict) or not (given := names.keys() & data.keys()):
+            return data
+        return {**data, "end": {names[name]: data[name] for name in given}}
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def termination_reason(self) -> TerminationReason:
+        """The reason of the end."""
+        return self.end.reason
+
+    @termination_reason.setter
+    def termination_reason(self, reason: TerminationReason) -> None:
+        self.end = End(reason, error=self.error)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def outcome(self) -> Outcome:
+        """Who is responsible for the end: the policy (scored), the grader, or infrastructure."""
+        return self.end.outcome
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def error(self) -> ErrorRecord | None:
+        """The error of the end; None for normal ends and limits."""
+        return self.end.error
+
+    @error.setter
+    def error(self, error: ErrorRecord | None) -> None:
+        self.end = End(self.end.reason, error=error)
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         yield "reward", None if self.reward is None else self.reward.reward
@@ -396,11 +447,6 @@ class StepResult(StoredModel):
             yield "error", f"{self.error.type}: {self.error.message}"[:80]
         yield from self.observation.__repr_args__()
         yield "trajectories", len(self.trajectories)
-
-    @property
-    def outcome(self) -> Outcome:
-        """Who is responsible for the end: the policy (scored), the grader, or infrastructure."""
-        return self.termination_reason.outcome(self.error)
 
     @property
     def main_trajectory(self) -> Trajectory | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, computed_field, model_validator
 
-from strands_env.core import Action, StepResult
+from strands_env.core import Action, End, Outcome, StepResult
 
 
 class EvalSample(BaseModel):
@@ -15,8 +16,6 @@ class EvalSample(BaseModel):
 
     Attributes:
         action: The task; its id is the prompt's id and the index of the sample.
-        aborted: Lost to infrastructure or refused by `Evaluator.validate_sample`: it has no part in metrics and a
-            resume tries it again.
         place: Position of the task in the data; None where it was not recorded.
         id: Identity by content: hash of task, configuration and index.
         duration_s: Seconds from its start to its end, all attempts and pauses included.
@@ -26,7 +25,6 @@ class EvalSample(BaseModel):
 
     action: Action
     step_result: StepResult
-    aborted: bool = False
     id: str = ""
     prompt_id: str = ""
     task_digest: str = ""
@@ -34,6 +32,29 @@ class EvalSample(BaseModel):
     place: int | None = None
     attempts: int = 1
     duration_s: float = 0.0
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _take_aborted(cls, data: Any, read: Any) -> Any:
+        sample = read(data)
+        if isinstance(data, dict) and data.get("aborted"):
+            sample.aborted = True
+        return sample
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def aborted(self) -> bool:
+        """True if lost to infrastructure, or refused by `Evaluator.validate_sample`.
+
+        It has no part in metrics and a resume tries it again. The constructor takes it, too.
+        """
+        return self.step_result.end.outcome.is_lost
+
+    @aborted.setter
+    def aborted(self, value: bool) -> None:
+        end = self.step_result.end
+        lost = replace(end, outcome=Outcome.INFRASTRUCTURE) if value else End(end.reason, error=end.error)
+        self.step_result = self.step_result.model_copy(update={"end": lost})
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         yield from (("prompt_id", self.prompt_id), ("index", self.index))

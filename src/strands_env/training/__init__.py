@@ -6,14 +6,13 @@ from strands_sglang.trajectory import SamplingMask
 
 from .advantages import group_advantages, turn_advantages, weigh_rollouts
 from .build import samples_from_model, samples_from_step
-from .driver import collect_rollouts, status_of
+from .driver import collect_rollouts
 from .export import image_inputs
-from .sample import InvalidSampleError, SampleStatus, TrainingSample, load_samples, save_samples
+from .sample import InvalidSampleError, TrainingSample, load_samples, save_samples
 from .teacher import score_with_teacher
 
 __all__ = [
     "InvalidSampleError",
-    "SampleStatus",
     "SamplingMask",
     "TrainingSample",
     "collect_rollouts",
@@ -24,7 +23,6 @@ __all__ = [
     "samples_from_step",
     "save_samples",
     "score_with_teacher",
-    "status_of",
     "turn_advantages",
     "weigh_rollouts",
 ]

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strands_env.core.scope import trajectories_of
+from strands_env.core.termination import ANSWERED, End
 from strands_env.core.types import StepResult, Trajectory
 from strands_env.rewards.turns import Placement, rewards_of_paths
-from strands_env.training.driver import status_of
-from strands_env.training.sample import SampleStatus, TrainingSample
+from strands_env.training.sample import TrainingSample
 
 
 def samples_from_step(
@@ -38,7 +38,7 @@ def samples_from_step(
         rollout_id: Id of this rollout; a random one if None.
         experts_shape: `(layers, top_k)` of routed experts.
         placement: The tokens of a turn or span that get its reward; None leaves these rewards out.
-        metadata: Added to every sample, beside `termination_reason`.
+        metadata: Added to every sample.
 
     Returns:
         One sample a path. Empty when nothing was sampled. A rollout that the policy brought to its end before a token
@@ -53,23 +53,23 @@ def samples_from_step(
             f"result must be the StepResult of Environment.step() or rollout(), got {type(result).__name__}: "
             "an EvalSample has it as step_result"
         )
-    status = status_of(result.termination_reason, result.error)
+    end = result.end
     # What broke is never scored: a reward that was computed before it broke says nothing of the policy.
-    reward = None if result.reward is None or status is SampleStatus.FAILED else result.reward.reward
+    scored = None if end.outcome.is_lost else result.reward
     trajectories = result.recorded_trajectories
     token_rewards: list[NDArray[np.float64] | None] = [None] * len(trajectories)
-    if result.reward is not None and placement is not None and status is not SampleStatus.FAILED:
-        token_rewards = rewards_of_paths(result.reward, result, placement=placement)
+    if scored is not None and placement is not None:
+        token_rewards = rewards_of_paths(scored, result, placement=placement)
     fields: dict[str, Any] = {
         "group_id": group_id,
         "rollout_id": rollout_id or uuid.uuid4().hex,
-        "status": status,
-        "reward": reward,
-        "metadata": {"termination_reason": result.termination_reason.value, **(metadata or {})},
+        "end": end,
+        "reward": None if scored is None else scored.reward,
+        "metadata": dict(metadata or {}),
     }
     trained = [each for each in zip(trajectories, token_rewards, strict=True) if each[0].trainable]
-    is_complete = status is SampleStatus.COMPLETED and trajectories  # without any, the model has no token data
-    if not trained and (status is SampleStatus.TRUNCATED or is_complete):
+    # A whole rollout without a trajectory is one of a model without token data.
+    if not trained and not end.outcome.is_lost and (end.is_limit or trajectories):
         # Without a sample it would be run again until it is trained, and would be missing in its group.
         nothing = np.zeros(0, dtype=np.int32)
         return [TrainingSample(token_ids=nothing, prompt_length=0, loss_mask=nothing.astype(np.uint8), **fields)]
@@ -80,7 +80,7 @@ def samples_from_model(
     model: Any,
     *,
     reward: float | None = None,
-    status: SampleStatus = SampleStatus.COMPLETED,
+    end: End = ANSWERED,
     group_id: str | None = None,
     rollout_id: str | None = None,
     experts_shape: tuple[int, int] | None = None,
@@ -105,7 +105,7 @@ def samples_from_model(
         reward=reward,
         group_id=group_id,
         rollout_id=rollout_id or uuid.uuid4().hex,
-        status=status,
+        end=end,
     )
 
 

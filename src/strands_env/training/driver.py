@@ -12,30 +12,15 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from strands_env.core.attempts import RetryPolicy, run_attempts
-from strands_env.core.termination import ErrorRecord, Outcome, Phase, TerminationReason
+from strands_env.core.termination import UNKNOWN, End, ErrorRecord, Outcome, Phase
 from strands_env.core.types import StepResult
-from strands_env.training.sample import SampleStatus, TrainingSample
+from strands_env.training.sample import TrainingSample
 
 RETRY_PAUSE = 1.0
 """Seconds before the first further attempt of a rollout; `RetryPolicy` has the others."""
 
 RunRollout = Callable[[], Awaitable[Sequence[TrainingSample]]]
 """Runs one rollout and returns its samples."""
-
-_ABORTED = frozenset({TerminationReason.ABORTED, TerminationReason.CANCELLED})
-
-
-def status_of(reason: TerminationReason, error: ErrorRecord | None = None) -> SampleStatus:
-    """The status of a rollout that ended for this reason, with this error.
-
-    What the reward function failed on is complete and has no reward: its tokens are what the policy sampled.
-    """
-    outcome = reason.outcome(error)
-    if outcome.is_lost:
-        return SampleStatus.ABORTED if reason in _ABORTED else SampleStatus.FAILED
-    if outcome is Outcome.GRADER or reason in (TerminationReason.TASK_COMPLETE, TerminationReason.NOT_TERMINATED):
-        return SampleStatus.COMPLETED
-    return SampleStatus.TRUNCATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,29 +38,26 @@ class Rollout:
     error: Exception | None = None
 
     @property
-    def status(self) -> SampleStatus:
-        """The end of the rollout; `failed` where nothing says it."""
+    def end(self) -> End:
+        """The end of the rollout. An attempt that raised is lost, and so is one of which nothing says how it ended."""
+        if self.error is not None:
+            return End.from_error(self.error, Phase.LOOP, outcome=Outcome.INFRASTRUCTURE)
         if self.result is not None:
-            return status_of(self.result.termination_reason, self.result.error)
-        return self.samples[0].status if self.samples else SampleStatus.FAILED
+            return self.result.end
+        return self.samples[0].end if self.samples else UNKNOWN
 
     @property
     def is_lost(self) -> bool:
         """Another attempt is due."""
-        return self.error is not None or not self.samples or any(sample.status.is_lost for sample in self.samples)
+        return self.error is not None or not self.samples or any(each.end.outcome.is_lost for each in self.samples)
 
     @property
     def failure(self) -> ErrorRecord | None:
         """The reason why it is not trained, whoever's doing that is; None where it may be."""
-        if self.error is not None:
-            return ErrorRecord.from_exception(self.error, Phase.LOOP)
-        if self.result is None or self.result.outcome is Outcome.POLICY:
+        if (end := self.end).outcome is Outcome.POLICY:
             return None
-        reason = self.result.termination_reason.value
-        without_error = ErrorRecord(
-            type=reason, message=f"the rollout ended with {reason}", traceback="", where=Phase.LOOP
-        )
-        return self.result.error or without_error
+        message = f"the rollout ended with {end.reason}"
+        return end.error or ErrorRecord(type=end.reason.value, message=message, traceback="", where=Phase.LOOP)
 
 
 R = TypeVar("R", bound=Rollout)

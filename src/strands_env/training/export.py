@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.training.sample import TEACHER_ERROR, InvalidSampleError, SampleStatus, TrainingSample
+from strands_env.core.termination import UNKNOWN, End
+from strands_env.training.sample import TEACHER_ERROR, InvalidSampleError, TrainingSample
 from strands_sglang.trajectory.images import ProcessorExpander
 
 WRITTEN_FOR = {
@@ -101,22 +102,22 @@ def with_all_sampled_tokens(sample: TrainingSample) -> TrainingSample:
 def one_row(
     samples: Sequence[TrainingSample],
     *,
-    status: SampleStatus = SampleStatus.FAILED,
+    end: End = UNKNOWN,
     experts_shape: tuple[int, int] | None = None,
 ) -> TrainingSample:
     """`one_path`, or a row without loss where the rollout has no sampled token and the trainer must have a row.
 
     Args:
-        status: Status of a row without loss.
+        end: The end of a rollout without samples.
         experts_shape: `(layers, top_k)` where every row must have routed experts. A row that may not be trained gets
             placeholders.
 
     Raises:
         InvalidSampleError: A row that may be trained has no routed experts.
     """
-    row = one_path(samples) if samples else _empty(status)
+    row = one_path(samples) if samples else _empty(end)
     if not row.response_length:
-        row = _empty(row.status if samples else status, row.reward)
+        row = _empty(row.end if samples else end, row.reward)
     if experts_shape is None or (row.routed_experts is not None and row.experts_shape is not None):
         return row
     if row.is_usable:
@@ -127,10 +128,15 @@ def one_row(
     return replace(row, routed_experts=experts, experts_shape=experts_shape)
 
 
-def _empty(status: SampleStatus, reward: float | None = None) -> TrainingSample:
+def status_of(end: End) -> str:
+    """The word for an end that trainers share: `failed`, `truncated` or `completed`."""
+    return "failed" if end.outcome.is_lost else "truncated" if end.is_limit else "completed"
+
+
+def _empty(end: End, reward: float | None = None) -> TrainingSample:
     """A sample with one token of prompt, one of response, and no loss. Id 0 is a token of every model."""
     ids, mask = np.zeros(2, dtype=np.int32), np.zeros(2, dtype=np.uint8)
-    return TrainingSample(token_ids=ids, prompt_length=1, loss_mask=mask, status=status, reward=reward)
+    return TrainingSample(token_ids=ids, prompt_length=1, loss_mask=mask, end=end, reward=reward)
 
 
 def image_inputs(sample: TrainingSample, expander: ProcessorExpander) -> dict[str, NDArray[Any]]:

@@ -23,7 +23,7 @@ from strands_sglang.exceptions import MessageConversionError
 from .advantages import group_advantages
 from .build import samples_from_step
 from .export import one_row
-from .sample import SampleStatus, TrainingSample
+from .sample import TrainingSample
 
 IGNORED_LABEL = -100
 """Label of a token without loss, as `torch.nn.functional.cross_entropy` ignores it."""
@@ -76,7 +76,7 @@ def select_rollouts(
             paths = samples_from_step(sample.step_result, group_id=prompt, rollout_id=sample.id, metadata=about)
             if not any(path.is_usable for path in paths):
                 left["without tokens that could be trained"] += 1
-            elif whole and paths[0].status is SampleStatus.TRUNCATED:
+            elif whole and paths[0].end.is_limit:
                 # Imitating a reply that a limit cut off teaches to stop in the middle.
                 left["cut by a limit"] += 1
             else:

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strands_env.core.files import arrow, replacing
+from strands_env.core.termination import ANSWERED, End, ErrorRecord, Outcome, Phase, TerminationReason
 from strands_env.core.types import WeightVersionSpan
 from strands_sglang.trajectory import Role, SamplingMask
 from strands_sglang.trajectory.media import PlacedMedium
@@ -25,24 +25,6 @@ TEACHER_ERROR = "teacher_error"
 
 MASKED_TOKENS = "masked_tokens"
 """The entry of a sample's metadata that counts the tokens `TrainingSample.masked` took out of the loss."""
-
-
-class SampleStatus(StrEnum):
-    """The end of a sample's rollout."""
-
-    COMPLETED = "completed"
-    """The agent answered."""
-    TRUNCATED = "truncated"
-    """A limit cut it: of tokens, tool calls, context, time. Valid data."""
-    ABORTED = "aborted"
-    """Ended from outside (weight update, cancellation); may be resumed or run again."""
-    FAILED = "failed"
-    """Something broke. Never trained, and no reward."""
-
-    @property
-    def is_lost(self) -> bool:
-        """Neither scored nor trained."""
-        return self in (SampleStatus.ABORTED, SampleStatus.FAILED)
 
 
 class InvalidSampleError(ValueError):
@@ -82,6 +64,7 @@ class TrainingSample:
         group_id: Rollouts of one prompt share it; None without groups.
         rollout_id: Samples of one rollout share it.
         agent_id, role, parent: As of a `Trajectory`.
+        end: The end of its rollout. Lost ones are never trained, and have no reward.
         finish_reason: End of the last completion of this path: `stop`, `length`, `abort`, `unknown` or None.
         metadata: Anything else, JSON values.
     """
@@ -108,7 +91,7 @@ class TrainingSample:
     agent_id: str | None = None
     role: Role = Role.MAIN
     parent: str | None = None
-    status: SampleStatus = SampleStatus.COMPLETED
+    end: End = ANSWERED
     finish_reason: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -127,13 +110,13 @@ class TrainingSample:
 
     @property
     def is_usable(self) -> bool:
-        """True if it can be trained on: not failed or aborted, rewarded, and not empty."""
+        """True if it can be trained on: not lost, rewarded, and not empty."""
         return self.is_scored and self.trained_tokens > 0
 
     @property
     def is_scored(self) -> bool:
         """Its reward counts in the statistics of its group, also where no token is trained."""
-        return not self.status.is_lost and self.reward is not None
+        return not self.end.outcome.is_lost and self.reward is not None
 
     @property
     def masked_share(self) -> float:
@@ -150,7 +133,7 @@ class TrainingSample:
         return decode_routed_experts(self.routed_experts, len(self), *self.experts_shape)
 
     def trained_mask(self, *, images_follow: bool = False, weight_follows: bool = False) -> list[int]:
-        """The loss mask over all tokens, all 0 where the sample may not be trained (failed, aborted, without reward).
+        """The loss mask over all tokens, all 0 where the sample may not be trained (lost, without reward).
 
         Args:
             images_follow: The caller gives the trainer the images too.
@@ -195,8 +178,8 @@ class TrainingSample:
     def truncated(self, max_tokens: int) -> TrainingSample:
         """The sample cut to its first `max_tokens` tokens, all arrays together; itself when it is not longer.
 
-        A cut sample has status `truncated` (unless it failed or was aborted) and finish reason `length`: what follows
-        the cut, a tool call's second half perhaps, is gone.
+        A cut sample of an answer ended with `max_tokens_reached` and finish reason `length`: what follows the cut, a
+        tool call's second half perhaps, is gone.
 
         A cut inside an image moves to its start: no model can be fed half an image.
 
@@ -215,7 +198,7 @@ class TrainingSample:
             replace(span, end=min(span.end, max_tokens)) for span in self.weight_versions if span.start < max_tokens
         )
         row = len(self.routed_experts) // (count - 1) if self.routed_experts is not None and count > 1 else 0
-        ended_well = self.status is SampleStatus.COMPLETED
+        is_whole = self.end.outcome is Outcome.POLICY and not self.end.is_limit
         held = {name: values for name in PER_TOKEN if (values := getattr(self, name)) is not None}
         return replace(
             self,
@@ -225,7 +208,7 @@ class TrainingSample:
             routed_experts=None if self.routed_experts is None else self.routed_experts[: row * max(max_tokens - 1, 0)],
             sampling_mask=None if self.sampling_mask is None else self.sampling_mask.part(0, max_tokens),
             media=tuple(image for image in self.media if image.offset < max_tokens),
-            status=SampleStatus.TRUNCATED if ended_well else self.status,
+            end=End(TerminationReason.MAX_TOKENS_REACHED) if is_whole else self.end,
             finish_reason="length",
         )
 
@@ -345,8 +328,8 @@ def sample_problems(sample: TrainingSample, *, logprobs_required: bool) -> Itera
     is_number = isinstance(reward, int | float | np.integer | np.floating) and not isinstance(reward, bool)
     if reward is not None and not (is_number and np.isfinite(reward)):
         yield f"reward is {reward!r}, expected a finite number; a missing reward is None"
-    if reward is not None and sample.status == "failed":  # a failure of infrastructure says nothing about the policy
-        yield f"a failed rollout has reward {reward!r}; it must have none"
+    if reward is not None and sample.end.outcome.is_lost:  # what was lost says nothing about the policy
+        yield f"a lost rollout has reward {reward!r}; it must have none"
     end = sample.prompt_length  # nothing was sampled before
     for span in sample.weight_versions:
         if not end <= span.start <= span.end <= count:
@@ -383,7 +366,7 @@ def _first(values: Any) -> int:
 # ---- Parquet files (extra `train`) -----------------------------------------------------------------------------------
 
 
-FORMAT_VERSION = "1"
+FORMAT_VERSION = "2"
 """Version of the columns, kept in the file's metadata."""
 
 _VERSION_KEY = b"strands_env.training.format"
@@ -428,7 +411,7 @@ def load_samples(path: str | Path) -> list[TrainingSample]:
             f"{str(path)!r} is not a complete Parquet file, expected one that save_samples() wrote"
         ) from error
     version = (table.schema.metadata or {}).get(_VERSION_KEY, b"").decode()
-    if version != FORMAT_VERSION:
+    if version not in ("1", FORMAT_VERSION):
         raise ValueError(
             f"{str(path)!r} has format {version or 'unknown'!r}, expected {FORMAT_VERSION!r}: a file of save_samples()"
         )
@@ -456,7 +439,7 @@ def _schema(pa: Any) -> Any:
         ("reward", pa.float64()),
         ("loss_weight", pa.float64()),
         *((name, pa.string()) for name in ("group_id", "rollout_id", "agent_name", "agent_id", "role", "parent")),
-        ("status", pa.string()),
+        *((name, pa.string()) for name in ("termination_reason", "outcome", "error")),
         ("finish_reason", pa.string()),
         ("advantage", pa.float64()),
         ("metadata", pa.string()),
@@ -466,7 +449,7 @@ def _schema(pa: Any) -> Any:
 
 def _to_row(sample: TrainingSample) -> dict[str, Any]:
     row = {name: getattr(sample, name) for name in sample.__dataclass_fields__}
-    mask = row.pop("sampling_mask")
+    mask, end = row.pop("sampling_mask"), row.pop("end")
     return row | {
         # Arrow takes an array of one dimension as it is, and rows of a matrix one by one.
         **{name: list(row[name]) for name in PER_TOKEN if np.ndim(row[name]) > 1},
@@ -474,6 +457,9 @@ def _to_row(sample: TrainingSample) -> dict[str, Any]:
         "sampling_mask_ids": None if mask is None else mask.ids,
         "sampling_mask_offsets": None if mask is None else mask.offsets,
         "media": [asdict(medium) for medium in sample.media],
+        "termination_reason": end.reason,
+        "outcome": end.outcome,
+        "error": None if end.error is None else json.dumps(asdict(end.error)),
         "advantage": sample.metadata.get("advantage"),  # for other readers; `load_samples` has it in the metadata
         "metadata": json.dumps(dict(sample.metadata)),
     }
@@ -484,6 +470,7 @@ def _from_row(row: dict[str, Any]) -> TrainingSample:
     mask = None
     if offsets is not None:
         mask = SamplingMask(ids=np.array(ids, dtype=np.int32), offsets=np.array(offsets, dtype=np.int64))
+    end = _end_of(row, metadata := json.loads(row.pop("metadata")))
     for name in ("advantage", "is_discarded", "trainable"):  # older files have all three
         row.pop(name, None)
     media = [{**each, "grid": each["grid"] and tuple(each["grid"])} for each in row.get("media") or ()]
@@ -497,7 +484,23 @@ def _from_row(row: dict[str, Any]) -> TrainingSample:
             "sampling_mask": mask,
             "media": tuple(PlacedMedium(**each) for each in media),
             "role": Role(row.get("role", Role.MAIN)),  # older files have none
-            "status": SampleStatus(row["status"]),
-            "metadata": json.loads(row["metadata"]),
+            "end": end,
+            "metadata": metadata,
         }
     )
+
+
+def _end_of(row: dict[str, Any], metadata: dict[str, Any]) -> End:
+    """The end in a row. Older files have a status, and the reason in the metadata where an environment gave it."""
+    if (status := row.pop("status", None)) is not None:
+        of_status = {"completed": TerminationReason.TASK_COMPLETE, "truncated": TerminationReason.MAX_TOKENS_REACHED}
+        default = of_status.get(status, TerminationReason.UNCLASSIFIED_ERROR)
+        reason = TerminationReason(metadata.pop("termination_reason", None) or default)
+        if status not in of_status:
+            return End(reason, Outcome.INFRASTRUCTURE)
+        is_ungraded = status == "completed" and End(reason, Outcome.POLICY).is_limit
+        return End(reason, Outcome.GRADER if is_ungraded else Outcome.POLICY)
+    reason, outcome, error = (row.pop(name) for name in ("termination_reason", "outcome", "error"))
+    fields = error and json.loads(error)
+    record = None if error is None else ErrorRecord(**{**fields, "where": Phase(fields["where"])})
+    return End(TerminationReason(reason), Outcome(outcome), record)

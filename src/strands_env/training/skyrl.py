@@ -17,13 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from strands_env.training.export import check_fields, image_tensors, one_row, small_experts, token_level_rewards
-from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
+from strands_env.core.termination import UNKNOWN
+from strands_env.training.export import (
+    check_fields,
+    image_tensors,
+    one_row,
+    small_experts,
+    status_of,
+    token_level_rewards,
+)
+from strands_env.training.sample import InvalidSampleError, TrainingSample
 from strands_sglang.trajectory.images import ProcessorExpander
 
 logger = logging.getLogger(__name__)
 
-_STOP_REASONS = {SampleStatus.COMPLETED: "stop", SampleStatus.TRUNCATED: "length"}
+_STOP_REASONS = {"completed": "stop", "truncated": "length", "failed": "error"}
 
 
 def generator_output(
@@ -88,7 +96,7 @@ def generator_output(
         "response_ids": [row.token_ids[row.prompt_length :].tolist() for row in rows],
         "rewards": rewards,
         "loss_masks": [row.trained_mask(images_follow=expander is not None)[row.prompt_length :] for row in rows],
-        "stop_reasons": [_STOP_REASONS.get(row.status, "error") for row in rows],
+        "stop_reasons": [_STOP_REASONS[status_of(row.end)] for row in rows],
         "rollout_logprobs": [row.full_logprobs()[row.prompt_length :] for row in rows],
         "rollout_metrics": None,
     }
@@ -119,7 +127,7 @@ def _row(samples: Sequence[TrainingSample], experts_shape: tuple[int, int] | Non
         return one_row(samples, experts_shape=experts_shape)
     except InvalidSampleError as error:
         logger.warning("error=<%s> | rollout is not trained", error)
-        failed = [replace(sample, status=SampleStatus.FAILED, reward=None) for sample in samples]
+        failed = [replace(sample, end=UNKNOWN, reward=None) for sample in samples]
         return one_row(failed, experts_shape=experts_shape)
 
 

@@ -29,11 +29,12 @@ import numpy as np
 
 from strands_env.core import Action, Environment, TaskContext
 from strands_env.core.chat_messages import ChatPrompt
+from strands_env.core.termination import UNKNOWN, End
 from strands_env.training.advantages import group_advantages
 from strands_env.training.build import samples_from_step
 from strands_env.training.driver import Rollout, drive_rollout
-from strands_env.training.export import image_inputs, one_row, written_for
-from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
+from strands_env.training.export import image_inputs, one_row, status_of, written_for
+from strands_env.training.sample import InvalidSampleError, TrainingSample
 from strands_sglang import SGLangModel
 from strands_sglang.backends import Backend, Capabilities, GenerateAnswer, GenerateRequest, LogprobKind
 from strands_sglang.backends.answer import check_output, checked_ids, checked_logprobs, weight_spans
@@ -53,7 +54,7 @@ def agent_loop_output(
     prompt_length: int,
     response_length: int,
     experts_shape: tuple[int, int] | None = None,
-    status: SampleStatus = SampleStatus.FAILED,
+    end: End = UNKNOWN,
     expander: ProcessorExpander | None = None,
 ) -> dict[str, Any]:
     """The fields of `AgentLoopOutput`, for you to add metrics and turns. verl takes one path of a rollout.
@@ -66,7 +67,7 @@ def agent_loop_output(
         prompt_length: `rollout.prompt_length`; a longer prompt is cut from the left, as verl does.
         response_length: `rollout.response_length`; a longer response is cut, ids, mask and log-probabilities together.
         experts_shape: `(layers, top_k)` where every row must have routed experts.
-        status: Status of a rollout without samples.
+        end: The end of a rollout without samples.
         expander: `strands_sglang.trajectory.images.image_expander(model)` of a vision model: adds the images as
             `multi_modal_data`, which verl processes itself. Images are refused without, and where a prompt is cut.
 
@@ -74,7 +75,7 @@ def agent_loop_output(
         InvalidSampleError: A trained token has no log-probability, the routed experts asked for are missing, or the
             sample has images that cannot be given to verl.
     """
-    sample = one_row(samples, status=status, experts_shape=experts_shape)
+    sample = one_row(samples, end=end, experts_shape=experts_shape)
     sample = sample.truncated(sample.prompt_length + response_length)
     start = sample.prompt_length
     if start > prompt_length and sample.is_usable:
@@ -96,7 +97,7 @@ def agent_loop_output(
         "reward_score": float(sample.reward or 0.0) if sample.is_scored else 0.0,
         "num_turns": 0,
         "metrics": {},
-        "extra_fields": {"status": sample.status.value, **_step_fields(steps)},
+        "extra_fields": {"status": status_of(sample.end), **_step_fields(steps)},
     }
     experts = sample.experts_array()
     if experts is not None:
@@ -220,7 +221,7 @@ async def run_rollout(
     # A `step` or `rollout` of its own may give a reward, though not every time.
     own = [getattr(type(environment), name, None) is not getattr(Environment, name) for name in ("rollout", "step")]
     may_score = getattr(environment, "reward_fn", None) is not None or any(own)
-    if result is not None and not rollout.status.is_lost and result.reward is None and not may_score:
+    if result is not None and not rollout.end.outcome.is_lost and result.reward is None and not may_score:
         raise ValueError("the environment has no reward function, so nothing would be trained: give it a reward_fn")
     shape = backend.experts_shape or experts_shape
     if replays and shape is None:
@@ -230,7 +231,7 @@ async def run_rollout(
         prompt_length=int(loop.rollout_config.prompt_length),
         response_length=response_length,
         experts_shape=shape if replays else None,
-        status=rollout.status,
+        end=rollout.end,
     )
     metrics = result.observation.metrics if result is not None else {}
     fields["num_turns"] = int(metrics.get("message_count", 0))

@@ -94,9 +94,9 @@ class ScoreTable:
             self.aborted += 1
             self._lost.add(index)
         result = sample.step_result
-        self.unscored += sample.aborted or sample.reward is None
-        self.ungraded += sample.reward is None and not sample.aborted and result.outcome is Outcome.GRADER
-        self.reasons[result.termination_reason.value] += 1
+        self.unscored += sample.reward is None
+        self.ungraded += sample.reward is None and result.end.outcome is Outcome.GRADER
+        self.reasons[result.end.reason.value] += 1
         for error in filter(None, (result.error, result.cleanup_error)):
             self.errors[(str(error.where), error.type)] += 1
             self.messages.setdefault((str(error.where), error.type), _message_with_place(error))

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from strands_env.core import Outcome, TerminationReason
+from strands_env.core import End, Outcome, TerminationReason
 from strands_env.eval.drift import DriftKind, find_drift
 from strands_env.eval.errors import EvalError, StoreError
 from strands_env.eval.report.training_page import is_slime_log, slime_rows
@@ -62,12 +62,6 @@ CHECKS: Final[Mapping[str, Check]] = {
     "drift": Check(0.05, "rollouts", "hold broken text", "look at one: the model or its tokenizer may be damaged"),
 }
 """Every check, in the order of findings."""
-_END_OF_OTHERS = {Outcome.INFRASTRUCTURE: "lost", Outcome.GRADER: "ungraded"}
-_END_OF_POLICY = {
-    **dict.fromkeys((TerminationReason.TASK_COMPLETE, TerminationReason.NOT_TERMINATED), ""),
-    **dict.fromkeys((TerminationReason.TIMEOUT, TerminationReason.TASK_TIME_LIMIT_REACHED), "time-out"),
-    TerminationReason.MAX_TOKENS_REACHED: "cut",
-}
 _DAMAGE = (DriftKind.BROKEN_UTF8, DriftKind.SPECIAL_TOKEN, DriftKind.OTHER_TEXT)
 """Drift that a sound model hardly shows; other merges of the same text are usual."""
 
@@ -92,14 +86,21 @@ class HealthRow:
         """Set what a check counts."""
         self.counts[check] = ({kind: count * self.times for kind, count in kinds.items() if count}, of * self.times)
 
-    def count_end(self, reason: Any, outcome: Outcome | None = None) -> None:
-        """Count how it ended, if that is known: in one way at most. `outcome` where it is not the reason's own."""
-        if reason not in set(TerminationReason):
-            return
-        ended = TerminationReason(reason)
-        end = _END_OF_OTHERS.get(outcome or ended.outcome()) or _END_OF_POLICY.get(ended, "truncated")
+    def count_end(self, end: End) -> None:
+        """Count how it ended: in one way at most."""
+        match end:
+            case End(outcome=Outcome.INFRASTRUCTURE):
+                found = "lost"
+            case End(outcome=Outcome.GRADER):
+                found = "ungraded"
+            case End(reason=TerminationReason.TIMEOUT | TerminationReason.TASK_TIME_LIMIT_REACHED):
+                found = "time-out"
+            case End(reason=TerminationReason.MAX_TOKENS_REACHED):
+                found = "cut"
+            case _:
+                found = "truncated" if end.is_limit else ""
         for check in ("lost", "ungraded", "time-out", "cut", "truncated"):
-            self.count(check, {ended.value: check == end})
+            self.count(check, {end.reason.value: check == found})
 
     def count_paths(self, samples: Sequence[TrainingSample]) -> None:
         """Count what tokens tell."""
@@ -172,7 +173,7 @@ def row_of(sample: EvalSample, drift: Iterable[str] | None = None) -> HealthRow:
     """The row of a sample; `drift` has the kinds of its drifted places, None where nobody looked."""
     result, metrics = sample.step_result, sample.step_result.observation.metrics
     row = HealthRow(name=f"{sample.prompt_id}/{sample.index}", group=sample.prompt_id, reward=sample.reward)
-    row.count_end(result.termination_reason, Outcome.INFRASTRUCTURE if sample.aborted else result.outcome)
+    row.count_end(result.end)
     turns = turns_of(result.observation.messages)
     is_answered = result.termination_reason is TerminationReason.TASK_COMPLETE
     row.count("no-call", {"": is_answered and not turns and not metrics.get("model_calls")})
@@ -208,8 +209,7 @@ def rows_of_samples(samples: Iterable[TrainingSample]) -> list[HealthRow]:
     rows = []
     for name, (first, *others) in rollouts.items():
         rows.append(row := HealthRow(name=str(name), group=first.group_id, reward=first.reward))
-        outcome = Outcome.INFRASTRUCTURE if first.status.is_lost else Outcome.POLICY
-        row.count_end(first.metadata.get("termination_reason"), outcome)
+        row.count_end(first.end)
         row.count_paths([first, *others])
     return rows
 
@@ -307,8 +307,8 @@ def rows_of_steps(steps: Iterable[Mapping[str, Any]]) -> list[HealthRow]:
         for key, share in metrics.items():
             if key.startswith("ended/") and share:
                 rows.append(row := HealthRow(name=name, times=round(share * metrics["rollouts"])))
-                reason = key.removeprefix("ended/")
-                row.count_end(reason)
+                if (reason := key.removeprefix("ended/")) in set(TerminationReason):
+                    row.count_end(End(TerminationReason(reason)))
         for place, shown in enumerate(step.get("samples") or ()):
             prompt = f"{name}: {shown['prompt']!s:.80}"
             rows.append(row := HealthRow(name=f"{name}/{place}", group=prompt, reward=shown["reward"]))

@@ -78,9 +78,9 @@ class ProgressState:
         """Take a sample's reward, or its failure, into account."""
         reward = sample.reward
         if reward is None:
-            result = sample.step_result
-            is_policys = result.outcome is Outcome.POLICY
-            self.failures["no_reward" if is_policys else result.termination_reason.value] += 1
+            end = sample.step_result.end
+            is_policys = end.reason.outcome(end.error) is Outcome.POLICY
+            self.failures["no_reward" if is_policys else end.reason.value] += 1
         else:
             self.scored += 1
             self.reward_sum += reward

@@ -18,7 +18,7 @@ from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureError, StoreError, TooManyFailuresError
 from strands_env.eval.options import EvalOptions, GroupPolicy
 from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
-from strands_env.eval.run.sampling import SampleRunner, fixed_seed, in_one_line
+from strands_env.eval.run.sampling import SampleRunner, fixed_seed
 from strands_env.eval.run.tasks import (
     NamedTask,
     TaskNamer,
@@ -298,7 +298,7 @@ class Run:
         if sample.aborted:
             self._failed_prompts.add(sample.prompt_id)
             self.state.lost += 1
-            self.state.last_loss = in_one_line(sample.step_result)
+            self.state.last_loss = str(sample.step_result.end)
             limit = self._options.max_failures
             if limit is not None and self.state.lost > limit:
                 raise TooManyFailuresError(self.state.lost, limit, self.state.last_loss)
@@ -328,10 +328,11 @@ class Run:
         if limit is None or self._same_failures is None:
             return
         (first_kind, times), self._same_failures = self._same_failures, None
-        reason, text = result.termination_reason, in_one_line(result)
+        end, text = result.end, str(result.end)
         kind = re.sub(r"[0-9a-fA-F]*\d[0-9a-fA-F]*", "#", text)  # without what differs from sample to sample
         # A deadline depends on the sampled text.
-        if result.outcome is Outcome.POLICY or reason is TerminationReason.TIMEOUT or (times and kind != first_kind):
+        is_policys = end.reason.outcome(end.error) is Outcome.POLICY  # such as what the evaluator refused
+        if is_policys or end.reason is TerminationReason.TIMEOUT or (times and kind != first_kind):
             return
         # Counted from the first sample on: after one success the cause is not the set-up.
         self._same_failures = (kind, times + 1)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from strands_env.core import (
     Action,
+    End,
     EpisodeTimeoutError,
     ErrorRecord,
     Observation,
@@ -55,12 +56,6 @@ class Executor(Protocol):
         """Free what the executor started, and nothing else."""
 
 
-def in_one_line(result: StepResult) -> str:
-    """The end of a rollout: its termination reason, and its error."""
-    reason, error = result.termination_reason.value, result.error
-    return reason if error is None else f"{reason} ({error.type}: {error.message})"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRunner:
     """Runs samples of an evaluator on an executor."""
@@ -77,7 +72,7 @@ class SampleRunner:
         started = time.perf_counter()
         attempts = 0
 
-        async def attempt() -> tuple[StepResult, bool]:
+        async def attempt() -> StepResult:
             nonlocal attempts
             attempts += 1
             if attempts > 1 and on_retry is not None:
@@ -88,10 +83,10 @@ class SampleRunner:
                 set_context(copied, **{SEED_FIELD: seed})
             return await self._attempt(copied)
 
-        def find_loss(made: tuple[StepResult, bool]) -> str | None:
-            return made[0].termination_reason.value if made[0].outcome.is_lost else None
+        def find_loss(result: StepResult) -> str | None:
+            return result.end.reason.value if result.end.outcome.is_lost else None
 
-        result, escaped = await run_attempts(attempt, find_loss, self.retry, action.task_context.id)
+        result = await run_attempts(attempt, find_loss, self.retry, action.task_context.id)
         if not self.options.keep_tokens and (result.trajectories or result.observation.tokens is not None):
             result.observation.tokens = result.observation.tools = None
             result.trajectories = []
@@ -103,13 +98,11 @@ class SampleRunner:
             duration_s=round(time.perf_counter() - started, 6),
             **identity,
         )
-        # An exception that came out of an environment is a defect of its code: run again, never scored.
-        if result.outcome.is_lost or escaped or not self.validate_sample(sample):
+        if not sample.aborted and not self.validate_sample(sample):
             sample.aborted = True
         return sample
 
-    async def _attempt(self, action: Action) -> tuple[StepResult, bool]:
-        """The result of a rollout; True where it stands in for an exception that came out of it."""
+    async def _attempt(self, action: Action) -> StepResult:
         rollout: Any = self.executor.rollout
         timeout = self.options.sample_timeout
         silence: float | None = None
@@ -121,20 +114,24 @@ class SampleRunner:
             else:  # it keeps the deadline itself, where it knows the phases; ours only notices that it is gone
                 silence = timeout + UNANSWERED_SECONDS
                 result = await run_with_timeout(rollout(action, timeout=timeout), silence, Phase.LOOP)
-            return _check_result(result), False
+            return _check_result(result)
         except EpisodeTimeoutError as error:
             if error.seconds != silence:
-                result = _to_result(error, TerminationReason.TIMEOUT)
-                if error.is_scored and result.outcome is Outcome.POLICY:  # nothing is left that could be scored
-                    result.reward = RewardResult(reward=0.0, info={"reason": "sample_timeout"})
-                return result, False
+                end, reward = End(TerminationReason.TIMEOUT, error=ErrorRecord.from_exception(error, error.where)), None
+                if error.is_scored and end.outcome is Outcome.POLICY:  # nothing is left that could be scored
+                    reward = RewardResult(reward=0.0, info={"reason": "sample_timeout"})
+                return StepResult(observation=Observation(), reward=reward, end=end)
             lost = ConnectionError(f"the executor did not answer for {silence:g} s: its worker is considered lost")
-            return _to_result(lost, TerminationReason.CONNECTION_ERROR), True
+            return StepResult(observation=Observation(), end=End.from_error(lost, Phase.LOOP))
         except Exception as error:
             if isinstance(error, EvalError) or getattr(error, "is_fatal", False):
                 raise
             logger.warning("task=<%s>, error=<%r> | rollout raised", action.task_context.id, error)
-            return _to_result(error, TerminationReason.from_error(error)), True
+            # It is a defect of the environment's own code: run again, never scored.
+            where = getattr(error, "where", None)  # an exception of the user's may have an attribute of that name
+            where = where if isinstance(where, Phase) else Phase.LOOP
+            end = End.from_error(error, where, outcome=Outcome.INFRASTRUCTURE)
+            return StepResult(observation=Observation(), end=end)
 
 
 def _check_result(result: object) -> StepResult:
@@ -144,15 +141,9 @@ def _check_result(result: object) -> StepResult:
     reward: object = result.reward
     if reward is not None and not isinstance(reward, RewardResult):
         raise TypeError(f"the reward of a StepResult must be a RewardResult or None, got {reward!r}")
-    if not isinstance(result.termination_reason, TerminationReason):
-        raise TypeError(f"termination_reason must be a TerminationReason, got {result.termination_reason!r}")
+    if not isinstance(result.end, End):
+        raise TypeError(f"the end of a StepResult must be an End, got {result.end!r:.200}")
     return result
-
-
-def _to_result(error: BaseException, reason: TerminationReason) -> StepResult:
-    where = getattr(error, "where", None)  # an exception of the user's may have an attribute of that name
-    record = ErrorRecord.from_exception(error, where if isinstance(where, Phase) else Phase.LOOP)
-    return StepResult(observation=Observation(), termination_reason=reason, error=record)
 
 
 def fixed_seed(config: Any, n_samples: int) -> str | None:

@@ -13,13 +13,22 @@ import math
 import sys
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import orjson
 import pydantic_core
 
-from strands_env.core import StepResult, TerminationReason, TokenObservation, Trajectory
+from strands_env.core import (
+    ErrorRecord,
+    Observation,
+    Phase,
+    RewardResult,
+    StepResult,
+    TokenObservation,
+    Trajectory,
+)
 from strands_env.core.jsonable import readable, stored_context
 from strands_env.core.types import shared_text
 from strands_env.eval.errors import StoreCorruptError, StoreError
@@ -140,14 +149,10 @@ def write_sample(sample: EvalSample) -> bytes:
     except (StoreError, ValueError, TypeError, RecursionError, AttributeError) as error:
         failure.add_note(str(error))
     text = f"the result cannot be saved: {type(failure).__name__}: {readable(str(failure))[:1000]}"
-    reason = result.termination_reason
-    result_json = {
-        "observation": {},
-        "reward": {"reward": reward} if is_scored else None,
-        "termination_reason": reason if isinstance(reason, TerminationReason) else TerminationReason.UNCLASSIFIED_ERROR,
-        "error": {"type": type(failure).__name__, "message": text, "traceback": "", "where": "loop"},
-    }
-    return finish(action_json, orjson.dumps(result_json))
+    record = ErrorRecord(type=type(failure).__name__, message=text, traceback="", where=Phase.LOOP)
+    end = replace(result.end, error=record)
+    kept = StepResult(observation=Observation(), reward=RewardResult(reward=reward) if is_scored else None, end=end)
+    return finish(action_json, kept.to_json().encode())
 
 
 def _pack_tokens(result: StepResult) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from strands_env.core import Environment, Observation, StepResult, TerminationRe
 from strands_env.core.trackers import make_tracker, numbers_of
 from strands_env.training.advantages import group_advantages
 from strands_env.training.driver import FailureStreakError
-from strands_env.training.sample import SampleStatus, TrainingSample
+from strands_env.training.sample import TrainingSample
 from strands_env.training.slime.prompt import read_prompt
 from strands_env.training.slime.rows import (
     counted_reward,
@@ -182,7 +182,7 @@ async def teacher_log_probs(args: Any, sample: Any, evaluation: bool = False) ->
     Raises:
         SlimeConfigError: There is no `rm_url`, the tokenizers differ, or the sample has images.
     """
-    if evaluation or getattr(sample.status, "value", None) == SampleStatus.ABORTED:
+    if evaluation or getattr(sample.status, "value", None) == "aborted":
         return
     length = sample.response_length
     sample.teacher_log_probs = [0.0] * length  # every sample of a batch has them, or slime drops all

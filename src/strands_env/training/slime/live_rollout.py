@@ -78,7 +78,7 @@ class Episode:
             return False
         if self.running.cancelled() or self.running.exception() is not None:
             return True
-        return self.running.result().termination_reason.is_failure
+        return self.running.result().end.reason.is_failure
 
     async def run(self) -> StepResult | None:
         """Wait for the end; None when the rollout was suspended or stopped because slime is stopping.

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.training.advantages import finite_number
 from strands_env.training.driver import Rollout
-from strands_env.training.export import one_row
-from strands_env.training.sample import InvalidSampleError, SampleStatus, TrainingSample
+from strands_env.training.export import one_row, status_of
+from strands_env.training.sample import InvalidSampleError, TrainingSample
 from strands_env.training.slime.live_rollout import Episode
 from strands_env.training.slime.settings import METADATA_KEY, RolloutCall
 from strands_sglang.trajectory import SamplingMask
@@ -54,21 +54,16 @@ class SlimeRollout(Rollout):
         return self.failure is None and len(self.samples) > 0 and not len(self.samples[0])
 
     @property
-    def reason(self) -> TerminationReason:
-        """The end of its episode."""
-        return TerminationReason.UNCLASSIFIED_ERROR if self.result is None else self.result.termination_reason
-
-    @property
     def streak_error(self) -> ErrorRecord | None:
         """The error that counts towards the end of the run; None for a time-out of a rollout that was suspended."""
         has_waited = self.episode is not None and self.episode.suspensions > 0
-        if has_waited and self.reason is TerminationReason.TIMEOUT:
+        end = self.end
+        if has_waited and end.reason is TerminationReason.TIMEOUT:
             return None
         if not self.is_empty:
             return self.failure
-        own = None if self.result is None else self.result.error
         message = _NO_PATH if self.result is not None and self.result.recorded_trajectories else _NO_ROOM
-        return own or ErrorRecord(type=self.reason.value, message=message, traceback="", where=Phase.MODEL)
+        return end.error or ErrorRecord(type=end.reason.value, message=message, traceback="", where=Phase.MODEL)
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -85,7 +80,7 @@ def write(call: RolloutCall, rollout: SlimeRollout) -> list[Fields]:
     notes = _notes(call, rollout)
     rows = []
     for number, path in enumerate(paths):
-        row = _blank_fields(call.sample) | token_fields(call, path) | {"status": path.status}
+        row = _blank_fields(call.sample) | token_fields(call, path) | {"status": status_of(path.end)}
         row |= _reward_fields(call, rollout, path.reward, row["tokens"])
         own = copy.deepcopy(notes) if number else notes  # siblings share no container
         row["metadata"][METADATA_KEY] = {
@@ -114,7 +109,7 @@ def put(sample: Any, rows: Sequence[Fields]) -> Any:
     samples = [sample, *(copy.copy(sample) for _ in rows[1:])]
     for target, fields in zip(samples, rows, strict=True):
         for name, value in fields.items():
-            setattr(target, name, getattr(type(sample).Status, value.name) if name == "status" else value)
+            setattr(target, name, getattr(type(sample).Status, value.upper()) if name == "status" else value)
     for sibling in samples[1:]:
         if hasattr(sibling, "trace"):
             sibling.trace = None  # its requests are counted on the first
@@ -128,7 +123,7 @@ def fields_that_stop_the_run(error: Exception) -> Fields:
     run reads `int(sample.index)` of each finished group: the error's text is not a number, and the
     `ValueError` quotes it.
     """
-    return {"status": SampleStatus.COMPLETED, "reward": 0.0, "index": f"{type(error).__name__}: {error}"}
+    return {"status": "completed", "reward": 0.0, "index": f"{type(error).__name__}: {error}"}
 
 
 _OPTIONAL = (
@@ -153,7 +148,7 @@ def _blank_fields(sample: Any) -> Fields:
 
 def _held_fields(call: RolloutCall, rollout: SlimeRollout) -> Fields:
     """Slime is stopping: a sample that it asks for again. It is empty, unless the rollout waits to be resumed."""
-    fields: Fields = {"status": SampleStatus.ABORTED}
+    fields: Fields = {"status": "aborted"}
     if not call.partial or rollout.episode is None:
         return fields
     held = (path for model in rollout.episode.models for path in model.trajectories)
@@ -208,7 +203,7 @@ def _response_text(rollout: SlimeRollout, ids: list[int]) -> str:
 
 def _notes(call: RolloutCall, rollout: SlimeRollout) -> dict[str, Any]:
     """The notes that we leave in a sample's metadata, for our hooks and for whoever looks at it."""
-    notes: dict[str, Any] = {"evaluation": call.evaluation, "termination_reason": rollout.reason.value}
+    notes: dict[str, Any] = {"evaluation": call.evaluation, "termination_reason": rollout.end.reason.value}
     if (error := rollout.failure) is not None:
         return notes | {"error": {"type": error.type, "message": error.message, "where": error.where.value}}
     if (result := rollout.result) is not None and rollout.episode is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from strands.types.exceptions import EventLoopException, ModelThrottledException, ToolProviderException
 
-from strands_env.core.termination import EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
+from strands_env.core.termination import End, EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
 from strands_env.core.types import Observation, StepResult
 from strands_sglang.exceptions import (
     SGLangAbortedError,
@@ -135,8 +136,21 @@ def test_an_end_is_the_policys_the_graders_or_the_infrastructures(
 ) -> None:
     record = None if error is None else ErrorRecord.from_exception(error, where)
     result = StepResult(observation=Observation(), termination_reason=reason, error=record)
-    assert result.outcome is outcome
-    assert StepResult.from_json(result.to_json()).outcome is outcome
+    assert result.end == End(reason, outcome, record)
+    assert StepResult.from_json(result.to_json()) == result
+
+
+def test_the_parts_of_an_end_are_those_of_the_result() -> None:
+    result = StepResult(observation=Observation())
+    result.termination_reason = TerminationReason.TIMEOUT
+    assert result.end == End(TerminationReason.TIMEOUT, Outcome.INFRASTRUCTURE)
+    result.error = ErrorRecord.from_exception(OWN_DEADLINE, Phase.LOOP)
+    assert (result.end.outcome, result.outcome, str(result.end).split(" ")[0]) == ("policy", "policy", "timeout")
+    result.end = End(TerminationReason.TASK_COMPLETE, Outcome.INFRASTRUCTURE)  # an evaluator refused it
+    assert json.loads(result.to_json())["outcome"] == "infrastructure"
+    assert StepResult.from_json(result.to_json()) == result
+    with pytest.raises(TypeError, match="termination_reason must be a TerminationReason, got 'done'"):
+        result.termination_reason = "done"  # type: ignore[assignment]
 
 
 def test_each_reason_is_complete_a_limit_or_a_failure() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from strands_env.core import TerminationReason, Trajectory
+from strands_env.core import End, Outcome, TerminationReason, Trajectory
 from strands_env.eval import StoreCorruptError, StoreError, StoreLockedError, read_results, verify_run
 from strands_env.eval.errors import ConfigMismatchError
 from strands_env.eval.store import ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths, config, load_run
+from strands_sglang.lines import finish_line
 from tests.unit.eval_support import sample, with_tokens
 
 
@@ -189,7 +190,7 @@ def test_what_cannot_be_saved_takes_nothing_else_along(value, paths):
     [
         (lambda result: setattr(result.reward, "reward", math.nan), None),
         (lambda result: setattr(result.observation, "messages", "no messages"), 1.0),
-        (lambda result: setattr(result, "termination_reason", None), 1.0),
+        (lambda result: setattr(result, "tool_errors", "none"), 1.0),
     ],
 )
 def test_a_result_of_wrong_types_is_saved_as_one_that_can_be_read(change, reward, paths):
@@ -198,6 +199,28 @@ def test_a_result_of_wrong_types_is_saved_as_one_that_can_be_read(change, reward
     write(paths, sample(1.0, 0), odd)
     assert [(item.index, item.reward) for item in read_results(paths.results)] == [(0, 1.0), (1, reward)]
     assert "the result cannot be saved: " in list(read_results(paths.results))[1].step_result.error.message
+
+
+@pytest.mark.parametrize(
+    ("reason", "aborted", "outcome"),
+    [
+        ("task_complete", False, Outcome.POLICY),
+        ("task_complete", True, Outcome.INFRASTRUCTURE),  # refused by `validate_sample`
+        ("content_filtered", True, Outcome.INFRASTRUCTURE),  # was infrastructure's once
+        ("reward_error", False, Outcome.GRADER),
+        ("model_error", True, Outcome.INFRASTRUCTURE),
+    ],
+)
+def test_a_line_of_a_release_without_outcomes_is_read_and_run_again_as_before(reason, aborted, outcome, paths):
+    write(paths, sample(None))
+    record = json.loads(paths.results.read_bytes())
+    assert record["step_result"].pop("outcome") == "policy"
+    del record["crc"]
+    record["aborted"], record["step_result"]["termination_reason"] = aborted, reason
+    paths.results.write_bytes(finish_line(json.dumps(record, separators=(",", ":")).encode()[:-1]))
+    (read,) = read_results(paths.results)
+    assert read.step_result.end == End(TerminationReason(reason), outcome)
+    assert (read.aborted, ResultLog(paths).find(read.id).aborted) == (aborted, aborted)
 
 
 @pytest.mark.parametrize("replace", [False, True])

@@ -15,7 +15,7 @@ from strands_env.eval import DatasetError
 from strands_env.eval.benchmarks import tau2_bench
 from strands_env.eval.benchmarks.tau2_bench import Tau2Env, Tau2MockEvaluator, Tau2Reward, _tau2
 from strands_env.testing import ScriptedModel, call, reply
-from strands_env.training import SampleStatus, samples_from_step
+from strands_env.training import samples_from_step
 from strands_sglang import SGLangModel
 from tests.provider_support import Replay, completion, tokenizer
 
@@ -129,7 +129,7 @@ def test_an_episode_becomes_a_sample_that_holds_the_agents_tokens_and_its_reward
     sampled = [turn.completion.output_ids for turn in models[0].conversation.forest.turns]
     assert trained == [i for ids in sampled for i in ids]
     assert [*agent.prompts[1], *sampled[1]] == list(sample.token_ids)
-    assert (sample.reward, sample.status) == (1.0, SampleStatus.COMPLETED)
+    assert (sample.reward, sample.end) == (1.0, result.end)
 
 
 # ---- the package itself ----------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from strands_env.core.termination import UNKNOWN
 from strands_env.training import (
     InvalidSampleError,
-    SampleStatus,
     TrainingSample,
     group_advantages,
     turn_advantages,
@@ -82,7 +82,7 @@ def row(tokens: int, rollout: str | None = "a", group: str | None = None, **chan
 
 
 def test_rollouts_weigh_alike_and_the_mean_weight_is_one() -> None:
-    failed = row(5, "c", status=SampleStatus.FAILED, reward=None, loss_weight=0.5)
+    failed = row(5, "c", end=UNKNOWN, reward=None, loss_weight=0.5)
     samples = [row(1), row(2), row(3), row(2, "b"), row(4, "a", "another group"), row(0, "d"), failed]
     by_tokens = [each.loss_weight for each in weigh_rollouts(samples)]
     assert by_tokens == [4 / 6, 4 / 6, 4 / 6, 4 / 2, 4 / 4, 1.0, 0.5]
@@ -155,7 +155,7 @@ def test_a_rollout_that_chooses_where_it_stops_gets_the_gradient_of_its_rewards(
 
 def test_without_rewards_of_turns_they_are_those_of_the_group() -> None:
     rewards = [1.0, 0.0, 0.25, None, 3.0]
-    failed = {"status": SampleStatus.FAILED, "reward": None}
+    failed = {"end": UNKNOWN, "reward": None}
     samples = [
         row(2, str(at), "g", **({"reward": each} if each is not None else failed)) for at, each in enumerate(rewards)
     ]

@@ -52,7 +52,7 @@ async def test_the_last_attempt_is_kept_and_what_it_raised_is_its_failure() -> N
     attempt, left = scripted(ended(TerminationReason.TIMEOUT), KeyError("no sandbox"))
     kept = await drive_rollout(attempt, failed, retries=1, pause=0.0)
     assert kept.failure is not None and kept.failure.type == "KeyError"
-    assert (kept.status, left) == ("failed", [])
+    assert (kept.end.outcome, left) == (Outcome.INFRASTRUCTURE, [])
 
 
 async def test_nothing_is_repeated_once_the_trainer_stops_or_the_configuration_is_wrong() -> None:

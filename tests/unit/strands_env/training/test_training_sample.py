@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -14,11 +15,11 @@ from strands import Agent, tool
 
 from strands_env.core import Action, Environment, RewardResult, StepResult, TerminationReason, WeightVersionSpan
 from strands_env.core.models import sglang_model_factory
+from strands_env.core.termination import ANSWERED, UNKNOWN, End
 from strands_env.testing import ScriptedModel, reply
 from strands_env.testing import call as scripted_call
 from strands_env.training import (
     InvalidSampleError,
-    SampleStatus,
     SamplingMask,
     TrainingSample,
     collect_rollouts,
@@ -136,7 +137,7 @@ def test_a_token_of_unknown_age_is_refused_only_where_it_is_trained() -> None:
         match=r"are numbers here, and one is 'a': publish .* version_of=",
     ):
         make().masked(min_version=3)
-    failed = make(status=SampleStatus.FAILED, reward=None)
+    failed = make(end=UNKNOWN, reward=None)
     assert failed.masked(min_version=3) is failed
 
 
@@ -151,21 +152,22 @@ async def test_a_step_becomes_one_sample_with_its_tokens_and_reward() -> None:
     assert sample.loss_mask.tolist() == tokens.loss_mask
     assert sample.prompt_length == tokens.prompt_length
     assert (sample.reward, sample.group_id, sample.rollout_id) == (0.5, "g", "r")
-    assert sample.status is SampleStatus.COMPLETED
+    assert sample.end == result.end == ANSWERED
     assert sample.is_usable
 
 
 @pytest.mark.parametrize(
-    ("script", "options", "status"),
+    ("script", "options", "reason", "outcome"),
     [
-        ([reply("cut", stop_reason="max_tokens")], {}, SampleStatus.TRUNCATED),
-        ([scripted_call("echo", text="x"), "never"], {"max_tool_iters": 1}, SampleStatus.TRUNCATED),
-        ([scripted_call("echo", text="x"), ConnectionError("gone")], {}, SampleStatus.FAILED),
+        ([reply("cut", stop_reason="max_tokens")], {}, "max_tokens_reached", "policy"),
+        ([scripted_call("echo", text="x"), "never"], {"max_tool_iters": 1}, "max_tool_iterations_reached", "policy"),
+        ([scripted_call("echo", text="x"), ConnectionError("gone")], {}, "connection_error", "infrastructure"),
     ],
 )
-async def test_the_status_follows_the_end_of_the_episode(script: list[Any], options: Any, status: Any) -> None:
-    (sample,) = samples_from_step(await step(script, **options))
-    assert sample.status is status
+async def test_a_sample_has_the_end_of_its_episode(script: list[Any], options: Any, reason: str, outcome: str) -> None:
+    (sample,) = samples_from_step(result := await step(script, **options))
+    assert sample.end is result.end
+    assert (sample.end.reason, sample.end.outcome, sample.end.error is None) == (reason, outcome, outcome == "policy")
 
 
 async def test_a_failed_rollout_has_no_reward_and_is_not_usable() -> None:
@@ -180,17 +182,17 @@ SLOW = [scripted_call("echo", text="x"), "never"]
 
 
 @pytest.mark.parametrize(
-    ("script", "delay", "runs", "status", "reward"),
+    ("script", "delay", "runs", "reason", "reward"),
     [
-        (SLOW, 0.0, 1, SampleStatus.TRUNCATED, 0.0),  # a tool that hangs after the first reply
-        (SLOW, 60.0, 1, SampleStatus.TRUNCATED, 0.0),  # not even a first token
+        (SLOW, 0.0, 1, "timeout", 0.0),  # a tool that hangs after the first reply
+        (SLOW, 60.0, 1, "timeout", 0.0),  # not even a first token
         ([ConnectionError("gone")] * 3, 0.0, 3, None, None),
-        (["done"], 0.0, 1, SampleStatus.COMPLETED, None),  # its reward function fails
+        (["done"], 0.0, 1, "reward_error", None),  # its reward function fails
     ],
     ids=["slow", "silent", "lost", "ungraded"],
 )
 async def test_slow_rollouts_are_trained_and_not_run_again(
-    script: list[Any], delay: float, runs: int, status: Any, reward: float | None
+    script: list[Any], delay: float, runs: int, reason: str | None, reward: float | None
 ) -> None:
     count = 0
 
@@ -218,7 +220,7 @@ async def test_slow_rollouts_are_trained_and_not_run_again(
 
     (samples,) = await collect_rollouts([run], retries=2, pause=0.0)
     assert count == runs
-    assert [(sample.status, sample.reward) for sample in samples] == ([] if status is None else [(status, reward)])
+    assert [(sample.end.reason, sample.reward) for sample in samples] == ([] if reason is None else [(reason, reward)])
     for sample in samples:
         sample.validate()
         assert (sample.trained_tokens > 0) == (delay == 0.0)
@@ -326,11 +328,11 @@ def test_a_cut_takes_the_same_from_every_array(length: int) -> None:
     assert len(cut.sampling_mask.offsets) == length + 1
     assert len(cut.sampling_mask.ids) == cut.sampling_mask.offsets[-1]
     assert max(span.end for span in cut.weight_versions) <= length if cut.weight_versions else length == 2
-    assert cut.status is SampleStatus.TRUNCATED
+    assert cut.end == End(TerminationReason.MAX_TOKENS_REACHED)
 
 
 def test_a_cut_keeps_a_failure_a_failure() -> None:
-    assert make(status=SampleStatus.FAILED, reward=None).truncated(4).status is SampleStatus.FAILED
+    assert make(end=UNKNOWN, reward=None).truncated(4).end is UNKNOWN
 
 
 def test_a_cut_inside_the_prompt_is_refused() -> None:
@@ -370,7 +372,7 @@ def test_a_sample_that_fits_is_not_cut() -> None:
         ({"reward": float("nan")}, "missing reward is None"),
         ({"reward": "1"}, "reward is '1'"),
         ({"reward": True}, "reward is True"),
-        ({"status": SampleStatus.FAILED}, "failed rollout has reward"),
+        ({"end": UNKNOWN}, "lost rollout has reward"),
         ({"loss_mask": np.array([0, 0, 1, 1, 0, 1])}, "loss_mask must be uint8 in one dimension"),
         ({"loss_mask": np.zeros((6, 2), dtype=np.uint8)}, "loss_mask must be uint8 in one dimension"),
         ({"trained_elsewhere": np.zeros(6)}, "trained_elsewhere must be uint8 in one dimension"),
@@ -459,8 +461,28 @@ def test_only_samples_are_stored(tmp_path: Any) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_reason_to_end_has_a_status() -> None:
-    from strands_env.training import status_of
-
-    assert status_of(TerminationReason.ABORTED) is SampleStatus.ABORTED
-    assert {status_of(reason) for reason in TerminationReason} == set(SampleStatus)
+@pytest.mark.parametrize(
+    ("status", "reason", "outcome"),
+    [
+        ("completed", None, "policy"),
+        ("completed", "reward_error", "grader"),
+        ("truncated", None, "policy"),
+        ("truncated", "timeout", "policy"),
+        ("aborted", "aborted", "infrastructure"),
+        ("failed", None, "infrastructure"),
+    ],
+)
+def test_a_file_of_the_format_with_a_status_is_read(
+    tmp_path: Any, status: str, reason: str | None, outcome: str
+) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    path = tmp_path / "samples.parquet"
+    save_samples([make(reward=None)], path)
+    table = pyarrow.parquet.read_table(path).drop_columns(["termination_reason", "outcome", "error", "metadata"])
+    metadata = {"kept": 1, **({} if reason is None else {"termination_reason": reason})}
+    for name, value in {"status": status, "metadata": json.dumps(metadata)}.items():
+        table = table.append_column(name, [[value]])
+    version = {key: b"1" for key in table.schema.metadata}
+    pyarrow.parquet.write_table(table.replace_schema_metadata(version), path)
+    (read,) = load_samples(path)
+    assert (read.end.outcome, read.end.is_limit, read.metadata) == (outcome, status == "truncated", {"kept": 1})

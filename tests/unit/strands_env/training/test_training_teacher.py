@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from strands import Agent
 
+from strands_env.core.termination import UNKNOWN
 from strands_env.training import (
     InvalidSampleError,
-    SampleStatus,
     TrainingSample,
     samples_from_model,
     score_with_teacher,
@@ -151,7 +151,7 @@ def test_a_token_without_a_score_is_fine_unless_it_is_trained() -> None:
     trained = replace(sample, teacher_logprobs=np.array([np.nan, -1.0, -1.0, np.nan]))
     with pytest.raises(InvalidSampleError, match="no log-probabilities of the teacher"):
         reference_logprobs(trained)
-    failed = replace(trained, status=SampleStatus.FAILED, reward=None, teacher_logprobs=None)
+    failed = replace(trained, end=UNKNOWN, reward=None, teacher_logprobs=None)
     assert reference_logprobs(failed) == [0.0] * 4
 
 
