@@ -33,6 +33,7 @@ BENCHMARKS = {
     "grading": "grading",
     "evaluator": "evaluator --executor inline processes ray",
     "evaluator_cost": "evaluator_cost",
+    "live_page": "live_page",
     "chaos": "chaos",
     "gateway": "gateway",
     "gateway_telemetry": "gateway --telemetry --passes 12",

@@ -30,6 +30,7 @@ class Page:
         self._socket = socket
         self._numbers = itertools.count(1)
         self.problems: list[str] = []
+        self._own: tuple[str, ...] = ("file:", "data:image/")
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         number = next(self._numbers)
@@ -42,10 +43,13 @@ class Page:
                 return message["result"]
             self._note(message)
 
-    async def open(self, path: Path, width: int = 1280) -> None:
+    async def open(self, path: Path | str, width: int = 1280) -> None:
+        """Open a file, or an address that may load from below itself."""
+        address = path if isinstance(path, str) else path.as_uri()
+        self._own = (*self._own, address) if isinstance(path, str) else self._own
         size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
         await self.call("Emulation.setDeviceMetricsOverride", **size)
-        await self.call("Page.navigate", url=path.as_uri())
+        await self.call("Page.navigate", url=address)
         await self.until("document.querySelector('.page') !== null")
 
     async def text(self, selector: str) -> str:
@@ -88,13 +92,13 @@ class Page:
             case {"method": "Log.entryAdded", "params": {"entry": {"level": "error", "text": text}}}:
                 self.problems.append(text)
             case {"method": "Network.requestWillBeSent", "params": {"request": {"url": url}}} if not url.startswith(
-                ("file:", "data:image/")
+                self._own
             ):
                 self.problems.append(f"loads {url}")
 
 
 @asynccontextmanager
-async def chromium(profile: Path, path: Path) -> AsyncIterator[Page]:
+async def chromium(profile: Path, path: Path | str) -> AsyncIterator[Page]:
     """A page in a browser of its own, without problems to its end; `profile` is its folder."""
     assert CHROMIUM is not None
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]

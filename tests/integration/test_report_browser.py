@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import csv
 import io
@@ -16,6 +17,9 @@ from strands_env.core import Action, ErrorRecord, Phase, TaskContext, Terminatio
 from strands_env.core.types import WeightVersionSpan
 from strands_env.eval import EvalSample
 from strands_env.eval.report import write_report, write_training
+from strands_env.eval.report.live import LiveRun
+from strands_env.eval.report.server import LiveServer
+from strands_env.eval.saved import RunTokenizer
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_sglang.trajectory.media import PlacedMedium
 from tests.integration.chromium import CHROMIUM, chromium
@@ -318,3 +322,41 @@ async def test_it_fits_any_width_and_is_light_or_dark(small, tmp_path):
         assert await page.run(background) == "rgb(18, 21, 26)"
         await page.press("t")
         assert await page.run(background) == "rgb(246, 247, 249)"
+
+
+async def test_a_page_follows_a_run_and_keeps_what_is_open_in_it(tmp_path):
+    def append(*samples):
+        log = ResultLog(StorePaths.of(tmp_path / "run"))
+        log.append(list(samples))
+        log.close()
+
+    config = RunConfig(StorePaths.of(tmp_path / "run").run, {"benchmark": HOSTILE})
+    config.check(has_results=False)
+    append(make_sample(3, 0))
+    live = LiveRun(tmp_path / "run", tokenizer=RunTokenizer(tokenizer=ByteTokenizer()))
+    async with LiveServer(live) as server:
+        following = asyncio.create_task(server.follow())
+        async with chromium(tmp_path, server.address) as page:
+            count = "document.querySelector('[data-testid=count]').textContent"
+            assert await page.run(count) == "1 of 1"
+            await page.open_sample()
+            await page.press("2")
+            assert await page.texts("[data-testid=drift-rows] .changed .piece") == "s|s|ss"
+            append(
+                *(make_sample(number, index) for number in (0, 1, 3) for index in (0, 1) if (number, index) != (3, 0))
+            )
+            await page.until(f"{count} === '3 of 3'")
+            assert (await page.text("[data-testid=live]")).startswith("6 samples, ")
+            assert await page.text(".drawer h2") == "p3, sample 0"  # open as it was, with others before it now
+            await page.press("ArrowRight")
+            await page.until("document.querySelector('.drawer h2').textContent === 'p3, sample 1'")
+            await page.press("4")
+            await page.until("document.querySelectorAll('[data-testid=group] .column').length === 2")
+            await page.press("Escape")
+            await page.run("location.hash = '#p0/1'")  # a link into the page
+            await page.until("document.querySelector('.drawer h2').textContent === 'p0, sample 1'")
+            assert await page.run("document.title") == HOSTILE
+            following.cancel()
+            await server.__aexit__(None, None, None)
+            await page.until("!document.querySelector('.live .verdict').hidden")
+            page.problems.clear()  # of the connection that was lost

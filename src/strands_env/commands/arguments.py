@@ -104,7 +104,10 @@ def add_drift(parser: argparse.ArgumentParser) -> None:
 
 def add_watch(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `watch`."""
-    _add_run(parser)
+    parser.add_argument("run", help="folder or .jsonl of a run; folder of a training; slime's log")
+    parser.add_argument("--open", action="store_true", help="in the browser, on a page that follows")
+    parser.add_argument("--port", type=int, metavar="N", help="serve that page on this port, and start no browser")
+    parser.add_argument("--tokenizer", metavar="ID", help="for its tokens (default: the run's; none: ids)")
     _add_json(parser, "look once, as JSON")
 
 
@@ -189,7 +192,7 @@ COMMANDS: dict[str, tuple[AddArguments, str]] = {
     "report": (add_report, "look at a run: as one HTML file, or in the terminal; verify its files"),
     "rescore": (add_rescore, "score saved rollouts with another reward; nothing is sampled again"),
     "export": (add_export, "write a run as training data: Parquet or JSON Lines"),
-    "watch": (add_watch, "watch a run in progress"),
+    "watch": (add_watch, "watch a run or a training in progress, in the terminal or a browser"),
     "health": (add_health, "find what is unsound in rollouts, and what to do about it"),
     "check": (add_check, "try an environment and prove its reward on the tasks; try container tasks"),
     "init": (add_init, "make a folder with an environment, a reward, tasks, a test and a training"),

@@ -1,145 +1,105 @@
-"""`strands-env watch`: a run while it goes on, from its files alone, so also one on another machine's file system."""
+"""`strands-env watch`: a run or a training while it goes on, from its files alone, in the terminal or a browser."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import errno
 import json
 import sys
 import time
-from collections import deque
-from contextlib import suppress
-from datetime import datetime
-from pathlib import Path
-from typing import Any
+import webbrowser
 
 from strands_env.commands.display import describe
-from strands_env.commands.terminal import columns, one_line, say
-from strands_env.core.metrics import total_of
-from strands_env.eval.errors import StoreCorruptError, naming_errors
+from strands_env.commands.terminal import columns, format_number, note, one_line, say
 from strands_env.eval.report.details import answer_of
-from strands_env.eval.run.progress import ProgressState
-from strands_env.eval.sample import EvalSample
-from strands_env.eval.saved import SavedRun
-from strands_env.eval.store.line import read_sample
-from strands_sglang.command_line import Exit, safe
+from strands_env.eval.report.live import Follower, LiveRun, LiveTraining, open_live
+from strands_sglang.command_line import CommandError, Exit, safe
 
 SECONDS = 2.0
 """Seconds between looks."""
+STEPS = 10
+"""Steps of a training that are shown."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Watch."""
     try:
-        follower = Follower(args.run)
-        follower.read()
+        is_served = args.open or args.port is not None
+        source = open_live(args.run, tokenizer=args.tokenizer if is_served else "none")  # a terminal shows no tokens
+        if is_served:
+            asyncio.run(_serve(source, args.port or 0, is_opened=args.open))
+        shown: Follower | LiveTraining
+        shown = Follower(args.run) if isinstance(source, LiveRun) else source
+        shown.read()
         if args.json:
-            say(json.dumps(follower.to_dict()))
+            say(json.dumps(shown.to_dict()))
             return Exit.OK
-        return Exit.OK if sys.stdout is None else _follow(follower)
+        return Exit.OK if sys.stdout is None else _follow(shown)
     except KeyboardInterrupt:
         return Exit.OK
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise CommandError(f"port {args.port} is in use: give another --port, or none for a free one") from error
 
 
-def _follow(follower: Follower) -> Exit:
-    """Draw again in place on a terminal, append to a log elsewhere; until the run has all its samples."""
+async def _serve(source: LiveRun | LiveTraining, port: int, *, is_opened: bool) -> None:
+    from strands_env.eval.report.server import LiveServer
+
+    async with LiveServer(source, port=port) as server:
+        say(f"{server.address}  (Ctrl-C ends it)")
+        if is_opened and not webbrowser.open(server.address):
+            note("watch", "no browser could be started here: open this address in one")
+        await server.follow()
+
+
+def _follow(source: Follower | LiveTraining) -> Exit:
+    """Draw again in place on a terminal, append to a log elsewhere; until a run has all its samples."""
     is_terminal = sys.stdout.isatty()
-    height = 0
+    height, said = 0, ""
     while True:
-        lines = lines_of(follower)
+        lines = lines_of(source) if isinstance(source, Follower) else lines_of_training(source)
         if is_terminal:
             width = columns(sys.stdout) - 1
             # Up as many lines as were drawn, then clear to the end of the screen.
             erase = f"\x1b[{height}F\x1b[J" if height else ""
             sys.stdout.write(erase + "".join(f"{safe(line)[:width]}\n" for line in lines))
             height = len(lines)
-        else:
-            say(lines[1])
+        elif lines[1] != said:
+            say(said := lines[1])
         sys.stdout.flush()
-        if follower.is_finished:
+        if isinstance(source, Follower) and source.is_finished:
             return Exit.OK
         time.sleep(SECONDS)
-        follower.read()
+        source.read()
+
+
+def lines_of_training(training: LiveTraining) -> list[str]:
+    """The display of a training, line by line: its newest steps."""
+    steps = training.steps
+    if not steps:
+        return [training.title, "no step has been written yet"]
+    rewards = [step["reward"] for step in steps if step["reward"] is not None]
+    known = f", reward {format_number(rewards[0])} at first, {format_number(rewards[-1])} now" if rewards else ""
+    lines = [training.title, f"{len(steps)} steps{known}", "  step  reward  rollouts  tokens  cut   failed"]
+    for step in steps[-STEPS:]:
+        reward, length = ("-" if step[name] is None else f"{step[name]:.{digits}f}" for name, digits in _SHOWN)
+        shares = f"{step['truncated']:>5.0%} {step['failed']:>6.0%}"
+        lines.append(f"  {step['step']!s:>4}  {reward:>6}  {step['samples']:>8}  {length:>6} {shares}")
+    return lines
+
+
+_SHOWN = (("reward", 3), ("length", 0))
 
 
 def lines_of(follower: Follower) -> list[str]:
     """The display, line by line."""
-    file = follower.saved.paths.results
-    changed = datetime.fromtimestamp(file.stat().st_mtime).astimezone().isoformat(" ", "seconds")
-    lines = [f"{follower.saved.name}  {file}", describe(follower.state), f"last change {changed}"]
+    changed = follower.changed
+    lines = [f"{follower.saved.name}  {follower.saved.paths.results}", describe(follower.state)]
+    lines.append("no sample yet" if changed is None else f"last change {changed.isoformat(' ', 'seconds')}")
     for sample in reversed(follower.recent):
         name, result = one_line(f"{sample.prompt_id}/{sample.index}"), sample.step_result
         reward = "-" if sample.reward is None else f"{sample.reward:g}"
         lines.append(f"  {name}  {reward}  {result.termination_reason.value}  {one_line(answer_of(result))[:80]}")
     return lines
-
-
-class Follower:
-    """Reads what a growing results file has got since the last look, and keeps the `latest` samples."""
-
-    def __init__(self, path: str | Path, *, latest: int = 5) -> None:
-        self.saved = SavedRun.of(path)
-        self._file = self.saved.paths.results
-        self.recent: deque[EvalSample] = deque(maxlen=latest)
-        self._begin()
-
-    def read(self) -> int:
-        """Read the lines that have come; returns how many."""
-        with naming_errors("read", self._file), self._file.open("rb") as file:
-            size, is_first = file.seek(0, 2), self._offset == 0
-            if size < self._offset:  # a resume cut off a torn line, or the run began anew
-                self._begin()
-            file.seek(self._offset)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]  # the writer may be in the middle of a line
-        self._offset += len(whole)
-        lines = whole.splitlines()
-        for line in lines:
-            with suppress(StoreCorruptError):  # left by an interrupted write; `report --verify` names damage
-                sample = read_sample(line + b"\n")
-                self.output_tokens += float(total_of(sample.step_result.observation.metrics, "output_tokens") or 0)
-                self._seen.add(sample.id)
-                self.state.count(sample)
-                self.recent.append(sample)
-        if not self.saved.document:
-            self.saved = SavedRun.of(self._file)
-        if is_first:  # what was there before anybody looked says nothing of the speed
-            self.state.resumed = len(self._seen)
-        self.state.done = len(self._seen) - self.state.resumed  # one that was lost and tried again counts once
-        self.state.total = self.total
-        return len(lines)
-
-    def _begin(self) -> None:
-        self._offset, self._seen = 0, set[str]()
-        self.state, self.output_tokens = ProgressState(), 0.0
-
-    @property
-    def total(self) -> int | None:
-        """Samples of the whole run; None where it is not known."""
-        options = self.saved.options
-        tasks = self.saved.about.get("tasks") or options.limit
-        return None if tasks is None else int(tasks) * options.n_samples_per_prompt
-
-    @property
-    def is_finished(self) -> bool:
-        """All samples have been written."""
-        return self.total is not None and len(self._seen) >= self.total
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            "samples": len(self._seen),
-            "total": self.total,
-            "finished": self.is_finished,
-            "scored": self.state.scored,
-            "mean_reward": self.state.mean_reward if self.state.scored else None,
-            "output_tokens": self.output_tokens,
-            "failures": dict(self.state.failures.most_common()),
-            "latest": [
-                {
-                    "sample": f"{sample.prompt_id}/{sample.index}",
-                    "reward": sample.reward,
-                    "termination_reason": sample.step_result.termination_reason.value,
-                }
-                for sample in reversed(self.recent)
-            ],
-        }

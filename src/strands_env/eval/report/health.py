@@ -155,11 +155,13 @@ def find_problems(rows: Sequence[HealthRow]) -> tuple[list[Finding], list[str]]:
         total, worst, bad, of = Counter[str](), Counter[str](), 0, 0
         for row in (*rows, *groups):
             kinds, all_of_row = row.counts.get(name, ({}, 0))
+            of += all_of_row
+            if not kinds:
+                continue
             kinds = {kind: count for kind, count in kinds.items() if name != "failing-tool" or kind not in working}
             total.update(kinds)
             worst[row.name] += sum(kinds.values())
             bad += min(sum(kinds.values()), all_of_row)
-            of += all_of_row
         checked += [name] if of else []
         # Where some are allowed, one is chance; but not the only group, if it is large.
         is_chance = bad <= 1 and check.allowed > 0 and not (name == "equal-rewards" and is_one_large_group)

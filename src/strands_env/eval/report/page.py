@@ -55,15 +55,28 @@ def page(target: Path, *, title: str, scripts: tuple[str, ...]) -> Iterator[Call
             # Only letters, digits, `+`, `/` and `=`: no text of a sample can end the element it is in.
             file.write(f'<script type="text/plain" id="{name}">{base64.b64encode(packed).decode()}</script>\n')
 
-        script = '"use strict";\n(() => {\n' + "\n".join(_asset(name) for name in scripts) + "})();\n"
-        style = _asset("report.css")
-        policy = (
-            f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
-            "base-uri 'none'; form-action 'none'"
-        )
-        file.write(_asset("report.html").format(title=html.escape(title), policy=policy, style=style))
+        head, foot, _ = _frame(title, scripts, "")
+        file.write(head)
         yield add
-        file.write(f"<script>{script}</script>\n</body>\n</html>\n")
+        file.write(foot)
+
+
+def live_page(title: str, scripts: tuple[str, ...]) -> tuple[str, str]:
+    """A page that asks the server it came from for its data, and its policy."""
+    head, foot, policy = _frame(title, scripts, "connect-src 'self'; ")
+    return head + foot, policy
+
+
+def _frame(title: str, scripts: tuple[str, ...], allowed: str) -> tuple[str, str, str]:
+    """The parts of a page before and after its data, and the policy that lets nothing else run."""
+    script = '"use strict";\n(() => {\n' + "\n".join(_asset(name) for name in scripts) + "})();\n"
+    style = _asset("report.css")
+    policy = (
+        f"default-src 'none'; {allowed}script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = _asset("report.html").format(title=html.escape(title), policy=policy, style=style)
+    return head, f"<script>{script}</script>\n</body>\n</html>\n", policy
 
 
 def now() -> str:

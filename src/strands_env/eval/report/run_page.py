@@ -20,16 +20,21 @@ from strands_env.eval.report.details import SNIPPET, TokenTexts, details, task_o
 from strands_env.eval.report.health import HealthRow, find_problems, row_of
 from strands_env.eval.report.page import ReportResult, now, page
 from strands_env.eval.sample import EvalSample
-from strands_env.eval.saved import SavedRun
+from strands_env.eval.saved import RunTokenizer, SavedRun
 from strands_env.eval.store import Entry, ResultReader
 
 CHUNK = 50
 """Samples of one data island: what the browser unpacks when one of them is opened."""
 TOKEN_BUDGET = 20_000_000
 """Tokens a report may hold; beyond it only messages are shown."""
-_SCRIPTS = ("dom.js", "charts.js", "tokens.js", "detail.js", "table.js", "drawer.js", "app.js")
+_DRAWING = ("charts.js", "tokens.js", "detail.js", "table.js", "drawer.js", "app.js")
+_SCRIPTS = ("dom.js", "islands.js", *_DRAWING)
+LIVE_SCRIPTS = ("dom.js", "live.js", *_DRAWING)
+"""The assets of the page that `watch --open` shows."""
 POINTS = 300
-"""Points of a curve."""
+"""Points of a curve, each with its interval."""
+LIVE_POINTS = 60
+"""The same of a page that is made again and again."""
 _DRIFT = 7
 """Place of the drift in a row without its index; `COLUMNS` of app.js names all of them."""
 BINS = 20
@@ -76,20 +81,27 @@ def write_report(
                 add(f"chunk-{number}", chunk)
             data = {
                 **overview.to_dict(order),
+                **about_run(saved, RunTokenizer(tokenizer=tokenizer, note=tokenizer_note)),
                 "title": name,
-                "path": str(reader.paths.results.name),
-                "made": now(),
                 "chunk": CHUNK,
-                "header": saved.header,
                 "health": [finding.to_dict() for finding in find_problems(rows)[0]],
                 "drift": None if texts.drift is None or not texts.drift.trajectories else texts.drift.to_dict(),
-                "run": without_secrets({key: saved.document.get(key) for key in ("config", "environment", "about")}),
-                "has_texts": tokenizer is not None,
-                "tokenizer_note": tokenizer_note,
                 "tokens_left_out": texts.left_out,
             }
             add("overview", data)
     return ReportResult(path=target, samples=len(order), size=target.stat().st_size, tokens_left_out=texts.left_out)
+
+
+def about_run(saved: SavedRun, tokenizer: RunTokenizer) -> dict[str, Any]:
+    """The values of a page that do not depend on the samples."""
+    return {
+        "title": saved.name,
+        "made": now(),
+        "header": saved.header,
+        "run": without_secrets({key: saved.document.get(key) for key in ("config", "environment", "about")}),
+        "has_texts": tokenizer.tokenizer is not None,
+        "tokenizer_note": tokenizer.note,
+    }
 
 
 def _chunks(
@@ -147,7 +159,7 @@ class Overview:
         """Set in how many places the tokens of a sample drift."""
         self._rows[(prompt_id, index)][_DRIFT] = places
 
-    def to_dict(self, order: Iterable[Entry]) -> dict[str, Any]:
+    def to_dict(self, order: Iterable[Entry], *, points: int = POINTS) -> dict[str, Any]:
         """JSON values; `order` has the samples prompt by prompt, as the report shows them."""
         entries = list(order)
         table = self.table
@@ -167,12 +179,12 @@ class Overview:
             "reasons": list(self._reasons),
             "prompts": prompts,
             "samples": [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(12)],
-            "running": _running_mean(table),
+            "running": _running_mean(table, points),
             "distribution": _distribution(table.rewards),
         }
 
 
-def _running_mean(table: ScoreTable) -> list[list[float]]:
+def _running_mean(table: ScoreTable, most: int = POINTS) -> list[list[float]]:
     """`[samples, mean, low, high]` over the first scored samples: the mean over prompts of their mean reward.
 
     The last point is the run's mean reward with the interval of its summary.
@@ -184,7 +196,7 @@ def _running_mean(table: ScoreTable) -> list[list[float]]:
         return []
     # Sums by prompt grow from point to point: a mean over all samples for each would be quadratic.
     sums, counts = np.zeros(len(table.prompt_ids)), np.zeros(len(table.prompt_ids))
-    ends = np.unique(np.linspace(1, rewards.size, min(POINTS, rewards.size)).round().astype(int))
+    ends = np.unique(np.linspace(1, rewards.size, min(most, rewards.size)).round().astype(int))
     points: list[list[float]] = []
     start = 0
     for end in ends:

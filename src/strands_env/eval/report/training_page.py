@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from strands_env.core import TerminationReason
 from strands_env.eval.errors import EvalError, naming_errors
@@ -27,17 +28,32 @@ CHUNK = 50
 SHOWN = 8
 DRIFT_TOKENS = 300_000
 """Tokens of a step in which drift is looked for."""
-_SCRIPTS = ("dom.js", "charts.js", "table.js", "prompts.js", "training.js")
+_DRAWING = ("charts.js", "table.js", "prompts.js", "training.js")
+_SCRIPTS = ("dom.js", "islands.js", *_DRAWING)
+LIVE_SCRIPTS = ("dom.js", "live.js", *_DRAWING)
+"""The assets of the page that `watch --open` shows."""
 _NUMBER = re.compile(r"\d+")
 
 Step = dict[str, Any]
 Answers = dict[str, dict[str, Any]]
 
 
+class Note(NamedTuple):
+    """One rollout, as the page of a training shows it."""
+
+    prompt: str
+    text: str
+    truth: Any
+    reward: float | None
+    answer: str
+
+
 def runs_in(folder: str | Path) -> list[Path]:
     """Results of all runs below a folder, in the order of the numbers in their paths."""
     root = Path(folder)
-    results = (StorePaths.of(path).results for path in root.rglob("*.run.json"))
+    # A walk leaves out a folder that goes while it is looked at; `rglob` raises.
+    found = (Path(folder) / name for folder, _, names in os.walk(root) for name in names if name.endswith(".run.json"))
+    results = (StorePaths.of(path).results for path in found)
 
     def natural(path: Path) -> list[Any]:
         parts = re.split(r"(\d+)", str(path.relative_to(root)))
@@ -82,11 +98,9 @@ def write_training(
     """
     path, target = Path(source), Path(output)
     name = path.resolve().name
-    prompts: Answers = {}
-    steps = list(_of_runs(path, prompts, tokenizer_of) if path.is_dir() else _of_log(path, prompts))
+    steps, rows = TrainingFiles(path, tokenizer_of).read()
     if not steps:
         raise EvalError(f"there are no runs in {str(path)!r}")
-    rows = [{"id": prompt, **about} for prompt, about in prompts.items()]
     with page(target, title=name, scripts=_SCRIPTS) as add:
         for number, start in enumerate(range(0, len(rows), CHUNK)):
             add(f"chunk-{number}", [item.pop("answers") for item in rows[start : start + CHUNK]])
@@ -95,29 +109,53 @@ def write_training(
     return ReportResult(path=target, samples=sum(step["samples"] for step in steps), size=target.stat().st_size)
 
 
-def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any] | None) -> Iterator[Step]:
-    for number, results in _find_steps(folder):
+class TrainingFiles:
+    """The steps of a training and its prompts, from a folder of runs or a log; a step that stays is read once."""
+
+    def __init__(self, path: Path, tokenizer_of: Callable[[Path], Any] | None = None) -> None:
+        self._path = path
+        self._tokenizer_of = tokenizer_of
+        self._read: dict[Path, tuple[Any, Step, list[Note]]] = {}
+        self._state: Any = None
+
+    def have_changed(self) -> bool:
+        """True if anything was written since this was asked last."""
+        files = runs_in(self._path) if self._path.is_dir() else [self._path]
+        before, self._state = self._state, [(file, _state_of(file)) for file in files]
+        return bool(before != self._state)
+
+    def read(self) -> tuple[list[Step], list[dict[str, Any]]]:
+        """The steps, and a row for each prompt with its rewards and answers by step."""
+        prompts: Answers = {}
+        if not self._path.is_dir():
+            steps = list(_of_log(self._path, prompts))
+        else:
+            steps = []
+            for number, results in _find_steps(self._path):
+                state = _state_of(results)
+                if self._read.get(results, (None,))[0] != state:
+                    self._read[results] = (state, *self._of_run(results))
+                _, step, notes = self._read[results]
+                steps.append({"step": number, **step})
+                for note in notes:
+                    _note(prompts, number, note)
+        return steps, [{"id": prompt, **about} for prompt, about in prompts.items()]
+
+    def _of_run(self, results: Path) -> tuple[Step, list[Note]]:
         saved = SavedRun.of(results)
-        table = ScoreTable(saved.options)
+        table, notes = ScoreTable(saved.options), []
         for sample in read_results(results):
             table.add(sample.prompt_id, sample)
-            _note(
-                prompts,
-                sample.prompt_id,
-                number,
-                text=sample.action.text,
-                truth=sample.action.task_context.ground_truth,
-                reward=sample.reward,
-                answer=answer_of(sample.step_result),
-            )
+            truth = sample.action.task_context.ground_truth
+            answer = answer_of(sample.step_result)[:ANSWER]
+            notes.append(Note(sample.prompt_id, sample.action.text[:300], truth, sample.reward, answer))
         summary = summarize(table, k_values=[1])
         reasons, samples = summary.terminations, max(1, summary.samples)
-        tokenizer = None if tokenizer_of is None else tokenizer_of(results)
+        tokenizer = None if self._tokenizer_of is None else self._tokenizer_of(results)
         drift = None if tokenizer is None else saved.drift(tokenizer, budget=DRIFT_TOKENS)
         drifted = drift.changed_tokens / drift.sampled_tokens if drift is not None and drift.sampled_tokens else None
-        yield {
-            "step": number,
-            "name": str(results.relative_to(folder).parent),
+        step = {
+            "name": str(results.relative_to(self._path).parent),
             "samples": summary.samples,
             "reward": without_nan(summary.mean_reward.value),
             "low": without_nan(summary.mean_reward.low),
@@ -129,6 +167,14 @@ def _of_runs(folder: Path, prompts: Answers, tokenizer_of: Callable[[Path], Any]
             "drift": drifted,
             "model": saved.header["model"],
         }
+        return step, notes
+
+
+def _state_of(file: Path) -> tuple[int, int] | None:
+    with suppress(OSError):
+        state = file.stat()
+        return state.st_size, state.st_mtime_ns
+    return None
 
 
 def _of_log(path: Path, prompts: Answers) -> Iterator[Step]:
@@ -139,8 +185,8 @@ def _of_log(path: Path, prompts: Answers) -> Iterator[Step]:
             for shown in row.get("samples") or ():
                 text = shown.get("prompt")
                 text = text if isinstance(text, str) else json.dumps(text, default=str)
-                _note(prompts, text[:200], step, text=text, truth=shown.get("label"), reward=shown.get("reward"),
-                      answer=str(shown.get("response") or ""))  # fmt: skip
+                answer = str(shown.get("response") or "")[:ANSWER]
+                _note(prompts, step, Note(text[:200], text, shown.get("label"), shown.get("reward"), answer))
             ended = {name[6:]: value for name, value in metrics.items() if name.startswith("ended/")}
             yield {
                 "step": step,
@@ -155,14 +201,13 @@ def _of_log(path: Path, prompts: Answers) -> Iterator[Step]:
             }
 
 
-def _note(
-    prompts: Answers, prompt: str, step: Any, *, text: str, truth: Any, reward: float | None, answer: str
-) -> None:
-    about = prompts.setdefault(prompt, {**task_of(text, truth, 300), "rewards": {}, "answers": {}})
-    about["rewards"].setdefault(str(step), []).append(reward)
+def _note(prompts: Answers, step: Any, note: Note) -> None:
+    empty = {**task_of(note.text, note.truth, 300), "rewards": {}, "answers": {}}
+    about = prompts.setdefault(note.prompt, empty)
+    about["rewards"].setdefault(str(step), []).append(note.reward)
     answers = about["answers"].setdefault(str(step), [])
     if len(answers) < ANSWERS:
-        answers.append([reward, answer[:ANSWER]])
+        answers.append([note.reward, note.answer])
 
 
 def _cut(reasons: Mapping[str, float | None]) -> float:

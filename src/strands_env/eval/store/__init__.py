@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .config import RunConfig, StorePaths, load_run
 from .line import Entry
-from .results import LazySamples, ResultLog, ResultReader, ResultWriter, read_results
+from .results import LazySamples, ResultLog, ResultReader, ResultWriter, in_task_order, read_results
 
 __all__ = [
     "Entry",
@@ -14,6 +14,7 @@ __all__ = [
     "ResultWriter",
     "RunConfig",
     "StorePaths",
+    "in_task_order",
     "load_run",
     "read_results",
 ]

@@ -110,14 +110,8 @@ class ResultReader:
         return list(entries.values())
 
     def in_task_order(self) -> list[Entry]:
-        """The entries by the place of their task in the data, then by index.
-
-        Tasks whose place is not known come last, in the order in which their first samples finished.
-        """
-        first: dict[str, int] = {}
-        for entry in self.entries:
-            first.setdefault(entry.prompt_id, len(first))
-        return sorted(self.entries, key=lambda it: (it.place is None, it.place or 0, first[it.prompt_id], it.index))
+        """The entries by the place of their task in the data, then by index."""
+        return in_task_order(self.entries)
 
     def read(self, entry: Entry, *, with_tokens: bool = False) -> EvalSample:
         """The sample of an entry; `StoreCorruptError` where the file was changed meanwhile, or its tokens are wrong."""
@@ -140,6 +134,17 @@ class ResultReader:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def in_task_order(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries by the place of their task in the data, then by index.
+
+    Tasks whose place is not known come last, in the order in which their first samples finished.
+    """
+    first: dict[str, int] = {}
+    for entry in entries:
+        first.setdefault(entry.prompt_id, len(first))
+    return sorted(entries, key=lambda it: (it.place is None, it.place or 0, first[it.prompt_id], it.index))
 
 
 def read_results(output_path: str | Path, *, with_tokens: bool = False) -> Iterator[EvalSample]:

@@ -10,7 +10,6 @@ import pytest
 
 from strands_env.commands import report_text
 from strands_env.commands.cli import main
-from strands_env.commands.watch import Follower
 from strands_env.core import (
     Action,
     Environment,
@@ -23,6 +22,7 @@ from strands_env.core import (
 )
 from strands_env.eval import EvalSample, Evaluator, read_results
 from strands_env.eval.drift import DriftTotals
+from strands_env.eval.report.live import Follower
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
 from strands_env.testing import ScriptedModel

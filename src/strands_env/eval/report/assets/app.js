@@ -141,10 +141,16 @@ function runTable(data, openSample) {
 const KEYS = [["/", "search and filter"], ["↑ ↓  or  j k", "move in the list"], ["Enter", "open a sample"], ["← →", "previous and next sample; in tokens, previous and next token"], ["1 to 6", "messages, tokens, turns, side by side, branches, data"], ["Esc", "close"], ["t", "light or dark"], ["?", "this help"]];
 
 begin(async () => {
-  const data = await unpack("overview");
-  const drawer = makeDrawer(data, islands()), table = runTable(data, (i) => drawer.open(i));
+  const data = await source.overview();
+  const drawer = makeDrawer(data), table = runTable(data, (i) => drawer.open(i));
   const tiles = h("div", null, tilesView(data, (filter) => table.find("samples", filter))), panels = h("div", null, panelsView(data));
-  const facts = [...runFacts(data.header), `report of ${day(data.made)}`];
+  const redraw = () => {
+    drawer.moved(placeOf(data, location.hash));
+    tiles.replaceChildren(tilesView(data, (filter) => table.find("samples", filter)));
+    panels.replaceChildren(...panelsView(data).filter(Boolean));
+    table.refresh();
+  };
+  const facts = [...runFacts(data.header), source.follow(data, redraw)];
   const { help, toggleTheme, toggleHelp } = pageView({ title: data.title, facts, keys: KEYS, content: [tiles, table.element, panels, configurationView(data)], overlays: drawer.elements,
     notice: data.tokens_left_out ? `Tokens of ${whole(data.tokens_left_out)} samples are left out, to keep this file small.` : null });
   table.start();

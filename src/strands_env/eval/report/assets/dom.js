@@ -19,13 +19,6 @@ function fill(element, props, children) {
 const h = (tag, props, ...children) => fill(document.createElement(tag), props, children);
 const s = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
 
-async function unpack(id) {
-  const packed = document.getElementById(id).textContent;
-  const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return JSON.parse(await new Response(stream).text());
-}
-
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const number = (value, digits = 3) => (isNumber(value) ? value.toFixed(digits) : "–");
 const whole = (value) => (isNumber(value) ? Math.round(value).toLocaleString("en") : "–");
@@ -54,15 +47,6 @@ function save(name, type, text) {
 }
 
 const quantity = (count, one, many) => `${whole(count)} ${count === 1 ? one : many || `${one}s`}`;
-
-// Data that is unpacked when it is first looked at.
-function islands() {
-  const known = new Map();
-  return (number) => {
-    if (!known.has(number)) known.set(number, unpack(`chunk-${number}`));
-    return known.get(number);
-  };
-}
 
 function themeSwitch() {
   const root = document.documentElement, wish = matchMedia("(prefers-color-scheme: dark)");
@@ -103,8 +87,7 @@ function runFacts(header) {
 }
 
 function begin(start) {
-  if (typeof DecompressionStream === "undefined") start = async () => { throw new Error("this browser is too old to unpack the report (it needs DecompressionStream, in browsers since 2023)"); };
   start().catch((error) => {
-    document.getElementById("root").replaceChildren(h("p", { class: "notice" }, `The report cannot be shown: ${error.message}`));
+    document.getElementById("root").replaceChildren(h("p", { class: "notice" }, `This cannot be shown: ${error.message}`));
   });
 }

@@ -4,7 +4,7 @@ const MOST_COLUMNS = 16;
 
 const promptOf = (data, i) => data.prompts.find((p) => i >= p[3] && i < p[3] + p[4]);
 
-function makeDrawer(data, chunks) {
+function makeDrawer(data) {
   const state = { at: -1, tab: "messages", mode: "loss", trajectory: 0 };
   const title = h("h2"), facts = h("div", { class: "facts" }), why = h("div", { class: "why", "data-testid": "why" }), main = h("main", { tabindex: -1, role: "tabpanel", id: "tab-panel" });
   const tabNames = [["messages", "Messages"], ["tokens", "Tokens"], ["turns", "Turns"], ["group", "Side by side"], ["branches", "Branches"], ["data", "Data"]];
@@ -12,7 +12,8 @@ function makeDrawer(data, chunks) {
   const drawer = h("aside", { class: "drawer", role: "dialog", "aria-modal": "true", "aria-label": "Sample", "data-testid": "drawer", hidden: true },
     h("header", null, h("div", { class: "bar" }, title, h("button", { onclick: () => step(-1), title: "Previous sample (←)" }, "← Previous"), h("button", { onclick: () => step(1), title: "Next sample (→)" }, "Next →"), h("button", { onclick: () => close(), title: "Close (Esc)", "data-testid": "close" }, "Close")), facts, why, h("div", { class: "tabs", role: "tablist" }, tabs)), main);
   const shade = h("div", { class: "shade", hidden: true, onclick: () => close() });
-  let current = null, vocabulary = null, before = null;
+  let current = null, vocabulary = null, before = null, asked = 0;
+  const nameAt = (i) => `${promptOf(data, i)[0]}/${data.samples[0][i]}`;
 
   async function open(i) {
     if (drawer.hidden) before = document.activeElement;
@@ -27,10 +28,12 @@ function makeDrawer(data, chunks) {
     facts.replaceChildren();
     why.replaceChildren();
     main.replaceChildren(h("p", { class: "soft" }, "Unpacking ..."));
-    const chunk = await chunks(Math.floor(i / data.chunk));
-    if (state.at !== i) return;
-    current = chunk.samples[i % data.chunk];
-    vocabulary = chunk.vocabulary;
+    const ticket = (asked += 1);
+    let found;
+    try { found = await source.sample(data, i, nameAt(i)); } catch (error) { main.replaceChildren(h("p", { class: "notice" }, `This sample cannot be shown: ${error.message}`)); return; }
+    if (asked !== ticket) return;
+    current = found.sample;
+    vocabulary = found.vocabulary;
     const fact = (name, value) => h("span", null, `${name} `, h("span", { style: { color: "var(--ink)" } }, value));
     facts.replaceChildren(h("span", { class: `badge ${grade.name}` }, reward === null ? "unscored" : `reward ${short(reward)}`), fact("ended", words(data.reasons[reason])),
       ...(current.truth === null ? [] : [fact("expected", current.truth.slice(0, 120))]), fact("took", duration(seconds)),
@@ -63,8 +66,8 @@ function makeDrawer(data, chunks) {
     const at = state.at, prompt = promptOf(data, at), view = h("div", null, h("p", { class: "soft" }, "Unpacking ..."));
     const places = Array.from({ length: Math.min(prompt[4], MOST_COLUMNS) }, (_, n) => prompt[3] + n);
     Promise.all(places.map(async (place) => {
-      const chunk = await chunks(Math.floor(place / data.chunk)), [index, reward, reason] = data.samples.map((column) => column[place]);
-      return { place, index, reward, grade: gradeOf(data, place), ended: data.reasons[reason], sample: chunk.samples[place % data.chunk], isOpen: place === at };
+      const found = await source.sample(data, place, nameAt(place)), [index, reward, reason] = data.samples.map((column) => column[place]);
+      return { place, index, reward, grade: gradeOf(data, place), ended: data.reasons[reason], sample: found.sample, isOpen: place === at };
     })).then((group) => { if (state.at === at) view.replaceChildren(groupTab(group, open)); });
     return [view, prompt[4] > MOST_COLUMNS && h("p", { class: "soft" }, `${prompt[4] - MOST_COLUMNS} further samples are left out here.`)];
   }
@@ -87,5 +90,5 @@ function makeDrawer(data, chunks) {
     const edge = event.shiftKey ? all[0] : all[all.length - 1];
     if (document.activeElement === edge) { event.preventDefault(); (event.shiftKey ? all[all.length - 1] : all[0]).focus(); }
   });
-  return { elements: [shade, drawer], open, close, step, isOpen: () => !drawer.hidden, tab: (i) => showTab(tabNames[i][0]) };
+  return { elements: [shade, drawer], open, close, step, isOpen: () => !drawer.hidden, moved: (i) => { if (!drawer.hidden && i >= 0) state.at = i; }, tab: (i) => showTab(tabNames[i][0]) };
 }

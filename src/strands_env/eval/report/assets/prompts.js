@@ -1,7 +1,7 @@
 // A page with a table of prompts: the drawer of one prompt, and the keys.
 
 // `about(i)` gives `[id, text, truth]` of a prompt, `content(i, answers)` what its drawer shows.
-function promptDrawer(data, chunks, about, content) {
+function promptDrawer(data, about, content) {
   const title = h("h2"), facts = h("div", { class: "facts" }), main = h("main", { tabindex: -1 });
   const drawer = h("aside", { class: "drawer", role: "dialog", "aria-modal": "true", "aria-label": "Prompt", "data-testid": "drawer", hidden: true },
     h("header", null, h("div", { class: "bar" }, title, h("button", { onclick: () => step(-1) }, "← Previous"), h("button", { onclick: () => step(1) }, "Next →"), h("button", { onclick: () => close() }, "Close")), facts), main);
@@ -16,7 +16,7 @@ function promptDrawer(data, chunks, about, content) {
     facts.replaceChildren(h("span", null, text), truth === null ? "" : h("span", null, `expected ${truth}`));
     drawer.hidden = shade.hidden = false;
     document.body.style.overflow = "hidden";
-    const answers = (await chunks(Math.floor(i / data.chunk)))[i % data.chunk];
+    const answers = await source.answers(data, i, id);
     if (at !== i) return;
     main.replaceChildren(...content(i, answers));
     main.scrollTop = 0;

@@ -84,7 +84,6 @@ function dataTable({ label, testid, columns, fields, choices, modes, open, place
   const switches = names.length > 1 ? names.map((name) => h("button", { "data-mode": name, onclick: () => setMode(name) }, modes[name].label)) : [];
 
   function draw() {
-    head.style.paddingRight = `${14 + scroll.offsetWidth - scroll.clientWidth}px`; // the rows make room for a scroll bar
     const first = Math.max(0, Math.floor(scroll.scrollTop / ROW) - 6);
     const end = Math.min(listed.length, first + Math.ceil((scroll.clientHeight || 600) / ROW) + 12);
     space.replaceChildren(...listed.slice(first, end).map((row, i) => {
@@ -128,6 +127,7 @@ function dataTable({ label, testid, columns, fields, choices, modes, open, place
     [...head.children].forEach((cell, i) => { const button = cell.querySelector("button"); if (button) { button.setAttribute("aria-pressed", String(sort.column === i)); button.textContent = current[i].name + (sort.column === i ? (sort.down ? " ↓" : " ↑") : ""); } });
     space.style.height = `${listed.length * ROW}px`;
     scroll.style.height = `min(58vh, 640px, ${Math.max(2, listed.length) * ROW + 2}px)`;
+    align();
     count.textContent = `${whole(listed.length)} of ${whole(rows.length)}`;
     if (keeps) { active = Math.max(0, listed.findIndex((row) => row.id === before)); scroll.scrollTop = at; draw(); return; }
     scroll.scrollTop = 0;
@@ -144,15 +144,17 @@ function dataTable({ label, testid, columns, fields, choices, modes, open, place
     if (event.key === "Enter" && listed.length) { event.preventDefault(); open(listed[active], null); }
   }
 
-  scroll.addEventListener("scroll", () => requestAnimationFrame(draw));
+  let isAsked = false;
+  scroll.addEventListener("scroll", () => { if (!isAsked) { isAsked = true; requestAnimationFrame(() => { isAsked = false; draw(); }); } });
   scroll.addEventListener("keydown", move);
-  addEventListener("resize", draw);
+  const align = () => { head.style.paddingRight = `${14 + scroll.offsetWidth - scroll.clientWidth}px`; }; // the rows make room for a scroll bar
+  addEventListener("resize", () => { align(); draw(); });
   // What is listed, in its order. A text that a spreadsheet would take for a formula gets an apostrophe.
   const cell = (value) => (value === null || value === undefined ? "" : typeof value === "string" ? `"${value.replace(/^[=+\-@\t\r]/, "'$&").replaceAll('"', '""')}"` : String(value));
   const csv = (found) => [Object.keys(found[0] || {}).join(","), ...found.map((row) => Object.values(row).map(cell).join(","))].join("\r\n") + "\r\n";
   const files = exported ? [h("button", { title: "Save the listed rows as CSV", onclick: () => save(`${file}.csv`, "text/csv", csv(listed.map(exported))) }, "CSV"),
     h("button", { title: "Save the listed rows as JSON", onclick: () => save(`${file}.json`, "application/json", JSON.stringify(listed.map(exported), null, 1)) }, "JSON")] : [];
-  const hint = h("details", { class: "soft hint" }, h("summary", null, "Filters"), `${Object.keys(fields).join(", ")} with < <= > >= = != or : (contains), words and "phrases", as in ${example || "reward<1"}`, legend && h("span", { class: "legend" }, legend));
-  const element = h("section", { class: "panel", "aria-label": label }, h("div", { class: "tools" }, search, filter, order, switches, files, count, hint), problem, table);
+  const hint = h("details", { class: "soft hint" }, h("summary", null, "Filters"), `${Object.keys(fields).join(", ")} with < <= > >= = != or : (contains), words and "phrases", as in ${example || "reward<1"}`);
+  const element = h("section", { class: "panel", "aria-label": label }, h("div", { class: "tools" }, search, filter, order, switches, files, count, hint, legend && h("span", { class: "legend wide" }, legend)), problem, table);
   return { element, search, scroll, move, refresh, find, start: () => setMode(names[0]) };
 }

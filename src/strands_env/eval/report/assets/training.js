@@ -50,12 +50,18 @@ function historyOf(data, i, answers) {
     ...steps.map((step) => h("section", null, h("p", { class: "group-note" }, `step ${step.step}`), h("div", { class: "columns", "data-testid": "answers" }, (answers[String(step.step)] || []).map(([reward, text]) => h("article", { class: "column message" }, h("div", { class: "role" }, h("span", { class: `badge ${reward === null ? "unscored" : reward >= 1 ? "pass" : reward > 0 ? "part" : "fail"}` }, reward === null ? "unscored" : short(reward))), h("div", { class: "block" }, text || "(no answer)"))))))];
 }
 
-begin(async () => {
-  const data = await unpack("overview");
+function trainingTiles(data) {
   const last = data.steps[data.steps.length - 1], first = data.steps[0];
-  const about = (i) => [data.prompts[i].id, data.prompts[i].text, data.prompts[i].truth];
-  const drawer = promptDrawer(data, islands(), about, (i, answers) => historyOf(data, i, answers)), table = trainingTable(data, (i) => drawer.open(i));
-  const tiles = h("div", { class: "tiles" }, tile("Steps", whole(data.steps.length), `${first.step} to ${last.step}`), tile("Reward", number(last.reward), `${number(first.reward)} at the first step`), tile("Tokens a rollout", whole(last.length), `${whole(first.length)} at the first step`),
+  if (!last) return h("p", { class: "notice" }, "No step has been written yet.");
+  return h("div", { class: "tiles" }, tile("Steps", whole(data.steps.length), `${first.step} to ${last.step}`), tile("Reward", number(last.reward), `${number(first.reward)} at the first step`), tile("Tokens a rollout", whole(last.length), `${whole(first.length)} at the first step`),
     isNumber(last.drift) && tile("Drift", `${(100 * last.drift).toFixed(2)}%`, "of the last step's sampled tokens"), tile("Rollouts", whole(data.steps.reduce((sum, step) => sum + step.samples, 0)), quantity(data.prompts.length, "prompt")));
-  promptsPage({ title: data.title, facts: [data.path, last.model && `model ${last.model}`, `made ${day(data.made)}`], content: [tiles, trainingCurves(data.steps)], drawer, table });
+}
+
+begin(async () => {
+  const data = await source.overview(), model = data.steps.map((step) => step.model).filter(Boolean).pop();
+  const about = (i) => [data.prompts[i].id, data.prompts[i].text, data.prompts[i].truth];
+  const drawer = promptDrawer(data, about, (i, answers) => historyOf(data, i, answers)), table = trainingTable(data, (i) => drawer.open(i));
+  const tiles = h("div", null, trainingTiles(data)), curves = h("div", null, trainingCurves(data.steps));
+  const redraw = () => { tiles.replaceChildren(trainingTiles(data)); curves.replaceChildren(trainingCurves(data.steps)); table.refresh(); };
+  promptsPage({ title: data.title, facts: [data.path, model && `model ${model}`, source.follow(data, redraw)], content: [tiles, curves], drawer, table });
 });
