@@ -6,7 +6,7 @@ strands-env eval inspect:examples/inspect_sums.py --limit 4
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import Sample
-from inspect_ai.scorer import includes
+from inspect_ai.scorer import match
 from inspect_ai.solver import generate, use_tools
 from inspect_ai.tool import Tool, tool
 
@@ -34,6 +34,6 @@ def sums(count: int = 20) -> Task:
     return Task(
         dataset=[Sample(input=f"What is {a} + {b}? Use the tool.", target=str(a + b)) for a, b in pairs],
         solver=[use_tools(add()), generate(max_tokens=256)],
-        scorer=includes(),
+        scorer=match(numeric=True),
         message_limit=12,
     )

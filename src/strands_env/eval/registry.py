@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from strands_env.eval.errors import DatasetError, EvalError, UnknownBenchmarkError
+from strands_sglang.exceptions import install_command
 
 if TYPE_CHECKING:
     from strands_env.eval.run.evaluator import Evaluator
@@ -53,6 +55,11 @@ BUILT_IN = {
     "terminal-bench-2.1": "harbor:TerminalBench21Evaluator",
     "swebench-verified": "harbor:SWEBenchVerifiedEvaluator",
 }
+
+PREFIXES = {
+    "inspect": "inspect:InspectEvaluator",
+}
+"""Prefixes of names that a package or a server resolves (`inspect:sums.py`), and the `SourceBenchmark` of each."""
 
 _NO_DATA = {
     "arithmetic": "it is generated from its seed",
@@ -108,6 +115,8 @@ def get_benchmark(name: str) -> type[Evaluator]:
     """
     if name in _BENCHMARKS:
         return _BENCHMARKS[name]
+    if has_prefix(name):
+        return _of_source(name)
     if name in BUILT_IN:
         loaded = resolve_name(f"strands_env.eval.benchmarks.{BUILT_IN[name]}")
     elif point := _points().get(name):
@@ -122,6 +131,24 @@ def get_benchmark(name: str) -> type[Evaluator]:
     if not (isinstance(loaded, type) and issubclass(loaded, Evaluator)):
         raise EvalError(f"benchmark {name!r} must be a subclass of strands_env.eval.Evaluator, got {loaded!r}")
     return loaded
+
+
+def has_prefix(name: str) -> bool:
+    """True for a name that a package or a server resolves."""
+    return name.partition(":")[0] in PREFIXES and ":" in name
+
+
+@lru_cache(maxsize=256)
+def _of_source(name: str) -> type[Evaluator]:
+    prefix, _, source = name.partition(":")
+    if not source:
+        raise EvalError(f"{name!r} names nothing: write {prefix}:NAME")
+    try:
+        kind: Any = resolve_name(f"strands_env.eval.benchmarks.{PREFIXES[prefix]}")
+    except ImportError as error:
+        raise EvalError(f"{name!r} needs a package: {install_command(prefix)}") from error
+    made: type[Evaluator] = type(kind.__name__, (kind,), {"__doc__": kind.__doc__, "benchmark_name": name})
+    return made
 
 
 def list_benchmarks() -> list[str]:

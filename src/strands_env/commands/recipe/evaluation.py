@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -97,7 +98,7 @@ def output_of(values: Mapping[str, Any]) -> Path | None:
     name = values.get("benchmark")
     if values.get("data_path") and name in (None, DATA, "harbor"):
         return Path("runs") / Path(values["data_path"]).stem
-    return Path("runs") / str(name).replace(":", ".") if name else None
+    return Path("runs") / re.sub(r"[^\w.+@-]+", ".", str(name)) if name else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

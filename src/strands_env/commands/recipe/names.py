@@ -12,7 +12,7 @@ from typing import Any
 
 from strands_env.eval.errors import DatasetError, EvalError, UnknownBenchmarkError
 from strands_env.eval.options import REWARDS
-from strands_env.eval.registry import BUILT_IN, check_data, list_benchmarks
+from strands_env.eval.registry import BUILT_IN, check_data, has_prefix, list_benchmarks
 from strands_sglang.hints import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def check_names(arguments: Mapping[str, Any]) -> None:
         EvalError: There is no such benchmark, reward, module or file.
     """
     benchmark, data = arguments["benchmark"], arguments["data_path"]
-    if benchmark and benchmark not in (DATA, *(known := list_benchmarks())):
+    if benchmark and not has_prefix(benchmark) and benchmark not in (DATA, *(known := list_benchmarks())):
         if ":" not in benchmark and "." not in benchmark:
             raise UnknownBenchmarkError(benchmark, tuple(known))
         split_path(benchmark, EVALUATOR)

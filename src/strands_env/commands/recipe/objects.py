@@ -11,6 +11,7 @@ from strands_env.commands.recipe.task_files import DataBenchmark, benchmark_of, 
 from strands_env.core.scoring import as_reward_function
 from strands_env.eval import Evaluator, get_benchmark, list_benchmarks
 from strands_env.eval.errors import EvalError
+from strands_env.eval.registry import has_prefix
 
 
 def benchmark_of_data(path: str) -> str:
@@ -29,7 +30,7 @@ def load_evaluator(name: str) -> type[Evaluator]:
     """
     if name == DATA:
         return DataBenchmark
-    if name in list_benchmarks() or (":" not in name and "." not in name):
+    if has_prefix(name) or name in list_benchmarks() or (":" not in name and "." not in name):
         return get_benchmark(name)
     value = load_object(name, EVALUATOR)
     if isinstance(value, type) and issubclass(value, Evaluator):

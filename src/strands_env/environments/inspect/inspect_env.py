@@ -27,8 +27,8 @@ from strands.types.tools import AgentTool, ToolUse
 
 from strands_env.core import (
     Action,
+    End,
     Environment,
-    ErrorRecord,
     ModelFactory,
     Phase,
     RewardFunction,
@@ -241,8 +241,7 @@ class InspectEnvironment(Environment):
         if episode is None or not episode.scores.done():
             return
         if isinstance(lost := episode.scores.exception(), SandboxLostError):
-            result.reward, result.termination_reason = None, TerminationReason.TOOL_ERROR
-            result.error = ErrorRecord.from_exception(lost, Phase.TOOL)
+            result.reward, result.end = None, End.from_error(lost, Phase.TOOL, default=TerminationReason.TOOL_ERROR)
 
     def _grader(self) -> Seat:
         return Seat(conversation_of(self.model_factory()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib.util import find_spec
@@ -86,19 +87,21 @@ class InspectTask:
             yield Action(message=text, task_context=TaskContext(id=name, ground_truth=sample.target, **more))
 
     def sample_of(self, action: Action) -> Sample:
-        """The sample of an action: of the data set by its id, else made from the action itself."""
+        """The sample of an action: of the data set by its id (or `metadata.id`), else made from the action itself."""
         context = action.task_context
-        if (sample := self.samples.get(context.id)) is not None:
-            return sample
+        extra = context.model_extra or {}
+        metadata = extra.get("metadata") or {}
+        for name in (context.id, metadata.get("id")):  # trainers number their rows themselves
+            if (sample := self.samples.get(str(name))) is not None:
+                return sample
         if not isinstance(action.message, str):
             raise TypeError(f"the task {context.id!r} is none of {self.name!r}, and its message is not text")
-        extra = context.model_extra or {}
         truth = context.ground_truth
         return Sample(
             input=action.message,
             target="" if truth is None else [str(each) for each in truth] if isinstance(truth, list) else str(truth),
             choices=extra.get("choices"),
-            metadata=extra.get("metadata"),
+            metadata=metadata or None,
             id=context.id,
         )
 
@@ -112,8 +115,8 @@ def _load(name: str, args: Mapping[str, Any]) -> Task:
     file = name.partition("@")[0]
     if file.endswith(".py") and not Path(file).is_file():
         raise InspectTaskError(f"there is no file {file!r}: a task of inspect_ai is named as file.py, or package/task")
-    try:
-        tasks = load_tasks([name], dict(args))
+    try:  # inspect takes no absolute path of a file without the name of its task
+        tasks = load_tasks([os.path.relpath(name) if os.path.isabs(name) and "@" not in name else name], dict(args))
     except ModuleNotFoundError as error:
         raise InspectTaskError(f"the task {name!r} needs a package: pip install {error.name}") from error
     except Exception as error:

@@ -6,11 +6,12 @@ import json
 import logging
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from pydantic import ValidationError
 
@@ -294,6 +295,46 @@ class Benchmark(Evaluator):
     @property
     def _name(self) -> str:
         return self.benchmark_name or type(self).__name__
+
+
+class SourceBenchmark(Benchmark):
+    """Tasks that a package or a server names, each as an action already: `inspect:sums.py`."""
+
+    _overrides: ClassVar[tuple[str, ...]] = (*Benchmark._overrides, "check")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.data_path is not None:
+            raise DatasetError(f"{self._name} brings its own tasks: leave out data_path (--data)")
+
+    @classmethod
+    def source(cls) -> str:
+        """The name behind the prefix."""
+        return cls.benchmark_name.partition(":")[2]
+
+    def check(self) -> None:
+        """Look for mistakes before a model is loaded; a `ValueError` is the user's."""
+
+    def known_tasks(self) -> Sequence[Action]:
+        """None: reading them may take long."""
+        with self._naming_mistakes():
+            self.check()
+        return ()
+
+    def load_dataset(self) -> Tasks:
+        """The tasks, read as they are needed."""
+        return islice(self._read(), self.limit)
+
+    def _read(self) -> Iterator[Action]:
+        with self._naming_mistakes():
+            yield from cast(Iterable[Action], self.rows())
+
+    @contextmanager
+    def _naming_mistakes(self) -> Iterator[None]:
+        try:
+            yield
+        except (ImportError, ValueError) as error:
+            raise DatasetError(str(error)) from error
 
 
 class QuestionBenchmark(Benchmark):

@@ -33,13 +33,20 @@ from inspect_ai.solver import fork, generate, multiple_choice, solver, use_tools
 from inspect_ai.tool import ToolFunction, tool
 from inspect_ai.util import JSONSchema, SandboxEnvironment, sandbox, sandboxenv
 
+from strands_env.commands.cli import main as command_line
 from strands_env.core import Action, Outcome, TaskContext, TerminationReason
 from strands_env.environments import InspectEnvironment
 from strands_env.environments.inspect import InspectReward, InspectTaskError
+from strands_env.eval import read_results
 from strands_sglang import SGLangModel
 from strands_sglang.exceptions import BackendConnectionError
 from strands_sglang.testing import Reply, ScriptedClient
-from tests.provider_support import tokenizer
+from tests.conftest import ROOT
+from tests.provider_support import completion, tokenizer
+from tests.slime_support import Sample as SlimeRow
+from tests.slime_support import check, rig
+
+__all__ = ["rig"]
 
 
 class Recorder(ScriptedClient):
@@ -574,3 +581,50 @@ def test_a_task_that_cannot_be_had_is_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(InspectTaskError, match=sentence):
             list(make_env(name, []).task.actions())
     assert len(list(make_env(f"{file}@one", []).task.actions())) == 1
+
+
+# ---- who takes environments ------------------------------------------------------------------------------------------
+
+
+SUMS = str(ROOT / "examples" / "inspect_sums.py")
+
+
+async def test_slime_takes_a_task_as_any_environment(rig: Any) -> None:
+    rig.environment, rig.options = InspectEnvironment, {"task": SUMS}
+    rig.serve(completion(call("add", a=7, b=13)), completion("It is 20"))
+    sample = await rig.run(SlimeRow(prompt="The prompt of the row", label="20", metadata={"id": f"{SUMS}/1"}))
+    check(sample)
+    assert sample.reward == 1.0 and "What is 7 + 13?" in tokenizer().decode(sample.tokens)
+    rig.serve(completion("It is 20"))
+    sample = await rig.run(SlimeRow(prompt="What is 1 + 2?", label="3"))
+    assert sample.reward == 0.0 and "What is 1 + 2?" in tokenizer().decode(sample.tokens)
+
+
+def test_a_task_is_evaluated_saved_checked_scored_again_and_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)  # the name of a task is part of its samples' ids
+    name, run = "inspect:examples/inspect_sums.py", str(tmp_path / "run")
+    tiny = ["--backend", "local", "--model-id", "tiny", "--max-new-tokens", "8", "-q"]
+    arguments = ["eval", name, *tiny, "--limit", "3", "--env-config", '{"task_args": {"count": 4}}', "-o", run]
+    assert command_line(arguments) == 0
+    assert "3 of 3 prompts, 3 scored" in capsys.readouterr().out
+    assert [each.prompt_id for each in read_results(run)] == [f"examples/inspect_sums.py/{n}" for n in (1, 2, 3)]
+    assert command_line(["export", run, "-o", str(tmp_path / "rows.parquet"), "--format", "samples"]) == 0
+    assert command_line(["rescore", run, "-q"]) == 0 and "changed     0 of 3" in capsys.readouterr().out
+    assert command_line(["check", name, "--reward", "number", "--proof-seconds", "5"]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("inspect:", "write inspect:NAME"),
+        ("inspect:gone.py", "there is no file 'gone.py'"),
+        ("inspect:no_such_package/task", "needs a package: pip install no-such-package"),
+    ],
+)
+def test_a_wrong_name_is_told_before_anything_is_made(
+    name: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line(["eval", name, "--backend", "scripted", "-o", str(tmp_path / "run")]) != 0
+    assert sentence in capsys.readouterr().err and not list(tmp_path.iterdir())
