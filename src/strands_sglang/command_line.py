@@ -27,7 +27,7 @@ _EXTRA_OF = {
     **dict.fromkeys(("torch", "xgrammar"), "local"),
     **dict.fromkeys(("tokenizers", "transformers"), "hf"),  # what needs all of `local` asks for torch first
     "datasets": "eval",
-    "pyarrow": "train",
+    **dict.fromkeys(("pyarrow", "trl"), "train"),
     "math_verify": "math",
     "openai": "openai",
     "ray": "ray",

@@ -19,6 +19,14 @@ def create_env_factory(model_factory: Any, *, reward: float = 1.0) -> Any:
     return lambda: Environment(model_factory=model_factory, reward_fn=lambda action, result: reward)
 
 
+def two_digits(model_factory: Any) -> Any:
+    def reward(action: Action, result: Any) -> float:
+        text = result.observation.final_response or ""
+        return float(sum(character.isdigit() for character in text) >= 2)
+
+    return lambda: Environment(model_factory=model_factory, reward_fn=reward)
+
+
 def with_key(model_factory: Any, *, api_key: str) -> Any:
     assert api_key == "hunter2"
     return create_env_factory(model_factory)

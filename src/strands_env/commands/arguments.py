@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from strands_env.eval.options import GROUPS, OPTIONS, SAMPLING, add_options, seed
+from strands_env.eval.options import GROUPS, OPTIONS, SAMPLING, SHARED, TRAIN_OPTIONS, add_options, seed
 from strands_sglang.command_line import (
     AddArguments,
     add_former,
@@ -30,6 +30,19 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--resume", action="store_true", help="continue what is in the output folder, if anything is")
     add_former(run, "--record", "give the model a strands_sglang.backends.RecordingBackend (docs/backends.md)")
     _add_display(run)
+
+
+def add_train(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `train`: those of the training, and those of an evaluation that make its rollouts."""
+    parser.add_argument("benchmark", nargs="?", help=OPTIONS["benchmark"].metadata["help"])
+    add_options(parser.add_argument_group("training"), TRAIN_OPTIONS, TRAIN_OPTIONS)
+    groups = {group: parser.add_argument_group(group) for group in GROUPS if group}
+    for group, section in groups.items():
+        add_options(section, [name for name in GROUPS[group] if name in SHARED])
+    for name in ("temperature", "max_new_tokens"):
+        groups["model"].add_argument(f"--{name.replace('_', '-')}", **SAMPLING[name])
+    groups["run"].add_argument("--resume", action="store_true", help="continue after the last step that was saved")
+    _add_display(groups["run"])
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
@@ -188,6 +201,7 @@ def add_images(parser: argparse.ArgumentParser) -> None:
 
 COMMANDS: dict[str, tuple[AddArguments, str]] = {
     "eval": (add_eval, "run a benchmark"),
+    "train": (add_train, "train a model on an environment with GRPO"),
     "compare": (add_compare, "compare two runs prompt by prompt, with a test of significance"),
     "report": (add_report, "look at a run: as one HTML file, or in the terminal; verify its files"),
     "rescore": (add_rescore, "score saved rollouts with another reward; nothing is sampled again"),

@@ -1,7 +1,8 @@
-"""The options of an evaluation, each once.
+"""The options of an evaluation, and those that a training has beside them, each once.
 
-The arguments of `strands-env eval`, those of `Evaluator`, the options that a run saves and a resume takes over, and the
-configuration of trackers are made from the fields of `EvalOptions`. Nothing heavy is imported: help comes at once.
+The arguments of `strands-env eval` and `train`, those of `Evaluator`, the options that a run saves and a resume takes
+over, the keys of run files, and the configuration of trackers are made from the fields of `EvalOptions` and
+`TrainOptions`. Nothing heavy is imported: help comes at once.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -72,15 +73,15 @@ SAMPLING: Final[Mapping[str, Any]] = {
 """Sampling parameters with an argument of their own, beside `--sampling`."""
 
 
-def _option(group: str, default: Any, help: str, *flags: str, **argument: Any) -> Any:
+def declare_option(group: str, default: Any, help: str, *flags: str, **argument: Any) -> Any:
     """A field: the heading of its argument, its default and its text, the argument's flags and further settings."""
     return field(default=default, metadata={"group": group, "help": help, "flags": flags, "argument": argument})
 
 
-_model = partial(_option, "model")
-_environment = partial(_option, "environment")
-_data = partial(_option, "data")
-_run = partial(_option, "run")
+_model = partial(declare_option, "model")
+_environment = partial(declare_option, "environment")
+_data = partial(declare_option, "data")
+_run = partial(declare_option, "run")
 _SCRIPT = 'answer of the backend scripted, or a JSON list of texts and calls {"tool": NAME, "input": {...}}'
 _MODEL_OPTIONS = """further options of the model, or a file, as in '{"injected_context": "keep"}'"""
 _REWARD = f"what scores: {', '.join(REWARDS)}, or module:attribute (default: the environment's)"
@@ -97,10 +98,12 @@ class EvalOptions:
         TrackerError: A tracker is unknown.
     """
 
-    benchmark: str | None = _option("", None, "name of a benchmark (see --list), or module:attribute of your own")
+    benchmark: str | None = declare_option(
+        "", None, "name of a benchmark (see --list), or module:attribute of your own"
+    )
 
     backend: str = _model("local", "where the model is", "--backend", choices=BACKENDS)
-    model_id: str | None = _model(None, "model: a name, a hub id or a folder", "--model-id", "--model", metavar="ID")
+    model_id: str | None = _model(None, "model: a name, a hub id or a folder", "--model", "--model-id", metavar="ID")
     base_url: str | None = _model(
         None, "server: sglang, vllm, openai", "--base-url", "--sglang-base-url", metavar="URL"
     )
@@ -163,16 +166,16 @@ class EvalOptions:
     """Seed for models of the embedded engine and of `sglang_model_factory(seeded=True)`; recorded where it was used.
     None draws one for a new run, so that two runs are independent, and takes the recorded one to continue."""
 
-    executor: str = _option(
+    executor: str = declare_option(
         "workers", "inline", "where rollouts run", "--executor", choices=("inline", "processes", "ray")
     )
-    workers: int | None = _option(
+    workers: int | None = declare_option(
         "workers", None, "worker processes or Ray actors", "--workers", metavar="N", type=positive
     )
-    track: tuple[str, ...] = _option(
+    track: tuple[str, ...] = declare_option(
         "trackers", (), f"also report to {', '.join(TRACKERS)}", "--track", metavar="NAMES", type=trackers_of
     )
-    project: str | None = _option("trackers", None, "default: the benchmark", "--project", metavar="NAME")
+    project: str | None = declare_option("trackers", None, "default: the benchmark", "--project", metavar="NAME")
 
     def __post_init__(self) -> None:
         from strands_sglang.exceptions import check_positive  # brings the SDK, which help does without
@@ -245,15 +248,71 @@ CONTINUED: Final = [
 """Options that a resumed run takes from the saved one unless given: those that must match, and those that count."""
 
 
+# ---- of a training ---------------------------------------------------------------------------------------------------
+
+
+TRAINERS: Final = ("trl",)
+"""What trains: TRL in this process, on the embedded model."""
+_training = partial(declare_option, "training")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainOptions:
+    """Options of GRPO.
+
+    Raises:
+        ValueError: An option is out of range.
+    """
+
+    trainer: str = _training("trl", "what trains", "--trainer", choices=TRAINERS)
+    steps: int = _training(20, "updates of the weights", "--steps", metavar="N", type=positive)
+    lr: float = _training(1e-5, "learning rate, constant", "--lr", metavar="RATE", type=number)
+    group: int = _training(8, "rollouts of a prompt, whose mean reward is the baseline", "--group", metavar="N",
+                           type=positive)  # fmt: skip
+    prompts: int = _training(4, "prompts of a step, at most all of them", "--prompts", metavar="N", type=positive)
+    save_every: int = _training(1, "steps between checkpoints", "--save-every", metavar="N", type=positive)
+
+    def __post_init__(self) -> None:
+        from strands_sglang.exceptions import check_positive
+
+        if self.trainer not in TRAINERS:
+            raise ValueError(f"trainer must be one of {', '.join(TRAINERS)}, got {self.trainer!r}")
+        check_positive(whole=True, steps=self.steps, prompts=self.prompts, save_every=self.save_every)
+        check_positive(lr=self.lr)
+        if type(self.group) is not int or self.group < 2:
+            raise ValueError(f"group must be a whole number of at least 2, or nothing is compared, got {self.group!r}")
+
+
+TRAIN_OPTIONS: Final = {option.name: option for option in fields(TrainOptions)}
+"""The options by name."""
+SHARED: Final = (
+    "benchmark",
+    *(name for group in ("model", "environment", "data") for name in GROUPS[group]),
+    *("output_path", "max_concurrency", "max_attempts", "max_failures", "sample_timeout", "track", "project"),
+)
+"""Options of an evaluation that a training has, too: its rollouts are evaluated."""
+CHANGEABLE: Final = frozenset({"steps", "save_every", "max_concurrency", "max_attempts", "max_failures", "output_path",
+                               "track", "project"})  # fmt: skip
+"""Options that may change when a training is resumed; any other would make it another training."""
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+
 def flag_of(name: str) -> str:
     """The argument of an option, as its users know it: `--data` for `data_path`."""
     return next((flag for flag in OPTIONS[name].metadata["flags"] if flag.startswith("--")), name)
 
 
-def add_options(parser: argparse._ActionsContainer, names: Iterable[str], **defaults: Any) -> None:
-    """Add the arguments of options to a parser. What is not given is None there, or what `defaults` says."""
+def add_options(
+    parser: argparse._ActionsContainer,
+    names: Iterable[str],
+    declared: Mapping[str, Field[Any]] = OPTIONS,
+    **defaults: Any,
+) -> None:
+    """Add the arguments of declared options to a parser. What is not given is None there, or what `defaults` says."""
     for name in names:
-        option, about = OPTIONS[name], OPTIONS[name].metadata
+        option, about = declared[name], declared[name].metadata
         default = defaults.get(name, option.default)
         is_plain = default is not False and default is not None and default != () and "default:" not in about["help"]
         text = f"{about['help']} ({default})" if is_plain else about["help"]

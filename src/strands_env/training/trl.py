@@ -8,12 +8,14 @@ trainer = GRPOTrainer(..., rollout_func=make_rollout_func(run), reward_funcs=env
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from strands_env.training.driver import collect_rollouts
-from strands_env.training.export import one_row
+from strands_env.training.export import one_row, written_for
 from strands_env.training.sample import TrainingSample
 
 REWARD_FIELD = "strands_reward"
@@ -78,3 +80,138 @@ def environment_reward(completions: Sequence[Any], **kwargs: Any) -> list[float 
     if len(rewards) != len(completions):
         raise ValueError(f"got {len(rewards)} rewards of the environment for {len(completions)} completions")
     return rewards
+
+
+# ---- a whole training ------------------------------------------------------------------------------------------------
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written; the last one that is whole stays."""
+
+
+class DisagreementError(RuntimeError):
+    """The trainer's log-probabilities are not those that were sampled: it would train another policy."""
+
+
+MICRO_BATCH = 8
+"""Most sequences of one backward pass."""
+MAX_GAP = 0.01
+"""Nats by which a token's log-probability may differ between sampler and trainer; in float32 they differ by 1e-5."""
+
+
+def grpo_trainer(
+    model: Any,
+    tokenizer: Any,
+    rollout_func: Callable[[list[Any], Any], dict[str, list[Any]]],
+    *,
+    schedule: Sequence[str],
+    folder: Path,
+    group: int,
+    steps: int,
+    lr: float,
+    temperature: float,
+    save_every: int,
+    seed: int,
+    on_step: Callable[[int, dict[str, float], bool], None],
+) -> Any:
+    """TRL's `GRPOTrainer` on this CPU, in float32, one update a generation.
+
+    Args:
+        schedule: The prompts of all steps, one after the other: `len(schedule) // steps` a step, each sampled `group`
+            times. So a step's prompts depend on nothing but its number.
+        temperature: That of sampling: the policy that is trained is the tempered one.
+        on_step: Called after every step with its number from 1, TRL's metrics and `logprob_gap`, the largest difference
+            of a token's log-probability between sampler and trainer, and True where its checkpoint is whole.
+
+    Raises:
+        ImportError: TRL is not installed.
+        TrainerVersionError: Another version is, and it does not fit.
+    """
+    with written_for("trl"):
+        import datasets
+        from transformers import PrinterCallback, TrainerCallback
+        from trl import GRPOConfig, GRPOTrainer
+
+        class ExactTrainer(GRPOTrainer):  # type: ignore[misc]
+            """Measures whether it trains what was sampled."""
+
+            gap = 0.0
+
+            def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+                computed = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+                self._own_logprobs = computed[0].detach()
+                return computed
+
+            def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
+                loss = super()._compute_loss(model, inputs)
+                trained = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
+                gaps = (self._own_logprobs - inputs["sampling_per_token_logps"])[trained].abs()
+                self.gap = max(self.gap, float(gaps.max())) if gaps.numel() else self.gap
+                if not self.gap <= MAX_GAP:  # NaN is not, either
+                    raise DisagreementError(
+                        f"the trainer's log-probabilities differ from the sampled ones by up to {self.gap:.3g} nats, "
+                        f"at most {MAX_GAP} is rounding: sample at a temperature alone, without penalties, grammars "
+                        "or biases, from a float32 model"
+                    )
+                return loss
+
+            def _save_checkpoint(self, model: Any, trial: Any) -> None:
+                target = folder / f"checkpoint-{self.state.global_step}"
+                try:
+                    super()._save_checkpoint(model, trial)
+                except Exception as error:  # safetensors and torch have their own errors for a full disk
+                    shutil.rmtree(target, ignore_errors=True)
+                    raise CheckpointError(f"cannot write {str(target)!r}: {error}") from error
+
+            def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+                """None: the folder is not for a hub."""
+
+        class Steps(TrainerCallback):  # type: ignore[misc]
+            """Reports a step when it is logged, or, where it is saved, when its checkpoint is whole."""
+
+            def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+                if "loss" not in (logs or {}):  # the summary of the whole training
+                    return
+                self.logs = {**logs, "logprob_gap": trainer.gap}
+                trainer.gap = 0.0
+                if not control.should_save:
+                    on_step(state.global_step, self.logs, False)
+
+            def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                on_step(state.global_step, self.logs, True)
+
+        batch = len(schedule) // steps * group
+        micro = max(size for size in range(1, min(batch, MICRO_BATCH) + 1) if batch % size == 0)
+        trainer = ExactTrainer(
+            model=model,
+            processing_class=tokenizer,
+            rollout_func=rollout_func,
+            reward_funcs=environment_reward,
+            train_dataset=datasets.Dataset.from_dict({"prompt": list(schedule)}),
+            args=GRPOConfig(
+                output_dir=str(folder),
+                max_steps=steps,
+                num_generations=group,
+                per_device_train_batch_size=micro,
+                gradient_accumulation_steps=batch // micro,
+                shuffle_dataset=False,
+                learning_rate=lr,
+                lr_scheduler_type="constant",  # so that more steps may follow
+                temperature=temperature,
+                disable_dropout=True,
+                off_policy_mask_threshold=0.5,  # without vLLM, what makes TRL keep the sampled log-probabilities
+                gradient_checkpointing=False,
+                bf16=False,
+                use_cpu=True,
+                seed=seed,
+                save_strategy="steps",
+                save_steps=save_every,
+                save_total_limit=2,  # the new one is whole before the last but one goes
+                logging_steps=1,
+                report_to=[],
+                disable_tqdm=True,
+            ),
+            callbacks=[Steps()],
+        )
+        trainer.remove_callback(PrinterCallback)
+        return trainer

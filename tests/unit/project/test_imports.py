@@ -256,6 +256,7 @@ DISTRIBUTIONS = {
     "strands_evals": "strands-agents-evals",
     "strands_harness": "strands-harness",
     "PIL": "pillow",
+    "yaml": "pyyaml",
     "typing_extensions": "typing-extensions",
     "strands": "strands-agents",
     "math_verify": "math-verify",

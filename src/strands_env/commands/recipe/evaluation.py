@@ -37,18 +37,25 @@ from strands_sglang.conversation.model_options import DEFAULTS, merge_options
 from strands_sglang.exceptions import StrandsSGLangError
 
 
-def resolve(arguments: Mapping[str, Any], *, from_run: str | None = None, resume: bool = False) -> EvalOptions:
+def resolve(
+    arguments: Mapping[str, Any],
+    *,
+    from_run: str | None = None,
+    saved: Mapping[str, Any] | None = None,
+    resume: bool = False,
+) -> EvalOptions:
     """All options of a run: those given, else the saved run's, else those of the run to resume, else defaults.
 
     Args:
         arguments: Those of the command line by name; None stands for one that was not given.
         from_run: Saved run to repeat: its folder or its `.run.json`.
+        saved: The options of a saved run, in place of `from_run`.
     """
     given = {name: value for name, value in arguments.items() if name in OPTIONS and value is not None}
     sampling = {name: value for name in SAMPLING if (value := arguments.get(name)) is not None}
     if own := {**given.pop("sampling", {}), **sampling}:
         given["sampling"] = own
-    saved: dict[str, Any] = {}
+    saved = dict(saved or {})
     if from_run is not None:
         run = SavedRun.of(from_run)
         if not run.document:
