@@ -37,7 +37,10 @@ class ShopEnv(Environment):
         return [price_of]
 
     async def reset(self) -> None:
-        self.visits = 0
+        self.visits = len(self.action.text)
+
+    def get_history(self, action: Action) -> list[Any]:
+        return [*super().get_history(action), {"role": "assistant", "content": [{"text": "Welcome."}]}]
 
 
 async def rollout(url: str) -> list[int]:

@@ -24,9 +24,9 @@ env = Adding(model_factory=factory, reward_fn=lambda action, result: result.obse
 result = await env.rollout(Action(message="What is 2 + 2?", task_context=TaskContext(ground_truth="4")))
 ```
 
-`environment` runs the step; `scope` is what it knows while it runs, and who sampled what; `limits` bounds its tools,
-`deadline` its parts, and `termination` says how it ended. `rollout` makes environments and runs their episodes, for
-evaluators and trainers.
+`environment` is what a user overrides, and `episode` runs it; `loop_records` says who sampled what, `limits` bounds its
+tools, `deadline` its parts, and `termination` says how it ended. `rollout` makes environments and runs their episodes,
+for evaluators and trainers.
 """
 
 from __future__ import annotations

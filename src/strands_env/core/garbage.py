@@ -3,7 +3,7 @@
 **The law**: what a rollout used that may be large (its agent, model, messages, tokens, and the frames of its errors)
 is freed by reference counting when the rollout ends. It is megabytes in few objects, and the collector counts objects.
 So no reference cycle may lead there: an error that was recorded forgets its frames (`forget_frames`), no frame of an
-error's traceback holds the error or its task, a step forgets what it used (`StepScope.forget`), and a model does not
+error's traceback holds the error or its task, a step forgets what it used (`Episode.active`), and a model does not
 hold itself. `tests/unit/strands_env/core/test_env_memory.py` holds the law; places that keep it name this module. The
 SDK's registry of tools is a cycle of its own, which leads to tools alone.
 

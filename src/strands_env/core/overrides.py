@@ -3,45 +3,76 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from strands import Agent
 from strands.tools import ToolProvider
 from strands.types.tools import AgentTool
 
+T = TypeVar("T")
+
 _SEEN: WeakSet[type] = WeakSet()
 _OF_A_TASK = ("reset", "get_tools", "get_hooks", "get_system_prompt", "get_history")
 
 
-def methods_with_action(kind: type, base: type) -> frozenset[str]:
-    """Names of the methods of `kind` that declare `action`, among those that may.
+def action_optional(method: Callable[..., T], action_of: Callable[[Any], object] | None = None) -> Callable[..., T]:
+    """A method of an environment, as one that may be called with the action or without.
+
+    Type checkers let an override declare it either way.
+
+    Args:
+        action_of: The running step's action, for a method that declares it; None for one that does not.
+    """
+
+    @functools.wraps(method)
+    def call(env: Any, action: object = None) -> Any:
+        return method(env) if action_of is None else method(env, action_of(env) if action is None else action)
+
+    @functools.wraps(method)
+    async def call_async(env: Any, action: object = None) -> Any:
+        return await call(env, action)
+
+    made: Any = call_async if inspect.iscoroutinefunction(method) else call
+    made.declares_action = action_of is not None
+    return made  # type: ignore[no-any-return]
+
+
+def declares_action(method: Callable[..., Any]) -> bool:
+    """True for a method of an environment that a subclass has written with the parameter `action`."""
+    return getattr(method, "declares_action", None) is True
+
+
+def make_action_optional(kind: type, action_of: Callable[[Any], object]) -> None:
+    """Let the methods of a new subclass that declare `action` be called without it.
 
     Raises:
         TypeError: One declares other parameters.
     """
-    named = {"get_history"} if kind.get_history is base.get_history else set()  # type: ignore[attr-defined]
     for name in _OF_A_TASK:
-        method = getattr(kind, name)
-        if method is getattr(base, name):
+        written = inspect.getattr_static(kind, name)
+        if hasattr(written, "declares_action"):  # of the base class, or of another subclass
             continue
-        signature = inspect.signature(method)
-        is_bound = not inspect.isfunction(inspect.getattr_static(kind, name))
-        parameters = list(signature.parameters.values())[0 if is_bound else 1 :]
+        method, signature = getattr(kind, name), inspect.signature(getattr(kind, name))
+        parameters = list(signature.parameters.values())
+        if inspect.isfunction(written):
+            del parameters[:1]
+        else:  # a static or class method
+            method = functools.partial(lambda bound, env, action: bound(action), method)
         if not parameters:
             continue
         only = parameters[0]
         if len(parameters) > 1 or only.name.lstrip("_") != "action" or only.kind is not only.POSITIONAL_OR_KEYWORD:
             raise TypeError(
-                f"{kind.__name__}.{name}{signature} cannot be called: declare {name}(self), or {name}(self, action) to "
-                "read the task; options belong in __init__"
+                f"{kind.__name__}.{name}{signature} cannot be called: declare {name}(self), or {name}(self, action); "
+                "self.action is the task, and options belong in __init__"
             )
-        named.add(name)
-    return frozenset(named)
+        setattr(kind, name, action_optional(method, action_of))
 
 
 def flatten_tools(tools: Iterable[Any]) -> Iterator[Any]:

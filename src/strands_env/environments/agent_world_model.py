@@ -19,8 +19,8 @@ from strands.types.exceptions import ToolProviderException
 from strands.types.tools import AgentTool, ToolUse
 
 from strands_env.core import Action, Environment, RewardResult, StepResult
+from strands_env.core.episode import fail_step
 from strands_env.core.limits import DEFAULT_MAX_OUTPUT_CHARS, with_limits
-from strands_env.core.scope import fail_step
 from strands_env.sandbox import BubblewrapSandbox, ExecLimits, Outcome, PythonSandbox, SandboxLostError
 from strands_env.tools.results import make_tool, text_result
 

@@ -19,7 +19,7 @@ from strands.types.exceptions import ToolProviderException
 
 from strands_env.core import Environment
 from strands_env.core.attempts import RetryPolicy, run_attempts
-from strands_env.core.scope import fail_step
+from strands_env.core.episode import fail_step
 from strands_env.tools.results import error_result, text_result
 from strands_sglang.exceptions import check_positive
 

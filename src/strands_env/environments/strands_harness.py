@@ -17,7 +17,8 @@ from strands.hooks import AfterModelCallEvent, AgentInitializedEvent, HookOrder,
 from strands.sandbox import StreamChunk
 
 from strands_env.core import Environment, ModelFactory, TerminationReason
-from strands_env.core.scope import EpisodeLimiter, StepScope, fail_step, watch_agent
+from strands_env.core.episode import Episode, fail_step, limit_tool, new_limiter
+from strands_env.core.loop_records import watch_agent
 from strands_env.core.sdk_patches import memory_saves
 from strands_env.core.termination import Phase
 from strands_env.rewards import ExactMatchReward
@@ -132,7 +133,7 @@ class StrandsHarnessEnv(Environment):
         if chosen is None or isinstance(chosen, Mapping):  # a list says which there are, and no others
             given["builtin_tools"] = {**_NO_NETWORK, **(chosen or {})}
         handler = options["callback_handler"] or null_callback_handler
-        team = _Team(options["hooks"], self._new_limiter, self._limit_tool, handler)
+        team = _Team(self, options["hooks"], handler)
         options["hooks"] = [team, *(given.pop("hooks", None) or ())]
         options["tools"] = [*options["tools"], *(given.pop("tools", None) or ())]
         if options["system_prompt"] is None:
@@ -171,22 +172,15 @@ def create_env_factory(model_factory: ModelFactory, **options: Any) -> Callable[
 class _Team(HookProvider):
     """The agents of a step. The harness registers the hooks of the first with each sub-agent as well."""
 
-    def __init__(
-        self,
-        hooks: Sequence[Any],
-        new_limiter: Callable[[], EpisodeLimiter],
-        limit_tool: Callable[[Any], Any],
-        callback_handler: Callable[..., Any],
-    ) -> None:
+    def __init__(self, env: Environment, hooks: Sequence[Any], callback_handler: Callable[..., Any]) -> None:
+        self._env = env
         self._hooks: Sequence[Any] | None = hooks
-        self._new_limiter = new_limiter
-        self._limit_tool = limit_tool
         self._callback_handler = callback_handler
 
     def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
         """Register with an agent: the hooks of the environment with the first, limits of its own with a sub-agent."""
         if self._hooks is None:
-            registry.add_hook(self._new_limiter())
+            registry.add_hook(new_limiter(self._env))
             registry.add_callback(AgentInitializedEvent, self._subagent_made)
             registry.add_callback(AfterModelCallEvent, self._after_model, order=HookOrder.SDK_LAST)  # after retries
             return
@@ -198,13 +192,13 @@ class _Team(HookProvider):
                 registry.add_callback(None, hook)
 
     def _subagent_made(self, event: AgentInitializedEvent) -> None:
-        if (scope := StepScope.current()) is not None:
-            scope.agents.append(event.agent)
+        if (episode := Episode.current()) is not None:
+            episode.agents.append(event.agent)
         event.agent.name = SUBAGENT
         event.agent.callback_handler = self._callback_handler  # its default prints
         watch_agent(event.agent)
         registry = event.agent.tool_registry.registry
-        registry.update({name: self._limit_tool(tool) for name, tool in registry.items()})
+        registry.update({name: limit_tool(self._env, tool) for name, tool in registry.items()})
 
     def _after_model(self, event: AfterModelCallEvent) -> None:
         # The harness gives the parent no more than a tool result.

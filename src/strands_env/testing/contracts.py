@@ -42,6 +42,7 @@ from typing import Any
 from strands import Agent
 
 from strands_env.core.environment import Environment
+from strands_env.core.episode import call_part
 from strands_env.core.models import ModelFactory
 from strands_env.core.scoring import as_reward_function
 from strands_env.core.termination import Outcome, TerminationReason
@@ -145,7 +146,7 @@ class EnvironmentContract(Contract, ABC):
         """Cleanup works after a reset that never ran or failed half-way, and a second time."""
         env = self.make_env(lambda: ScriptedModel(["done"]))
         for part in (env.cleanup, env.reset, env.cleanup, env.cleanup):
-            await env._call(part)
+            await call_part(env, part)
 
     async def test_cancelled_episode_is_cleaned_up(self) -> None:
         """Cancelling an episode in a model call runs the cleanup before the cancellation is raised."""
@@ -159,7 +160,7 @@ class EnvironmentContract(Contract, ABC):
         original = env.cleanup
 
         async def cleanup() -> None:
-            await env._call(original)
+            await call_part(env, original)
             cleaned.set()
 
         env.cleanup = cleanup  # type: ignore[method-assign]

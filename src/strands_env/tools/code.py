@@ -8,7 +8,7 @@ from typing import Any
 
 from strands import tool
 
-from strands_env.core.scope import fail_step
+from strands_env.core.episode import fail_step
 from strands_env.sandbox import ExecResult, Outcome, PythonSandbox, Sandbox, SandboxError, SandboxUnavailableError
 from strands_sglang.exceptions import check_positive
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.core.scope import trajectories_of
+from strands_env.core.loop_records import trajectories_of
 from strands_env.core.termination import ANSWERED, End
 from strands_env.core.types import StepResult, Trajectory
 from strands_env.rewards.turns import Placement, rewards_of_paths

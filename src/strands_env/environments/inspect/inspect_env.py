@@ -37,8 +37,8 @@ from strands_env.core import (
     TerminationReason,
 )
 from strands_env.core.chat_messages import spoken_text
+from strands_env.core.episode import Episode
 from strands_env.core.metrics import note_usage
-from strands_env.core.scope import StepScope
 from strands_env.core.sdk_patches import inside_a_step
 from strands_env.core.termination import TaskTimeLimitReachedError
 from strands_env.sandbox import SandboxLostError
@@ -291,7 +291,7 @@ class _OwnPlay:
     """The environment's agent in place of a solver, within the sample's context."""
 
     def __init__(self, invoke: Callable[..., Any], agent: Agent) -> None:
-        self._invoke, self._agent, self._scope = invoke, agent, StepScope.current()
+        self._invoke, self._agent, self._running = invoke, agent, Episode.current()
         self._outcome: AgentResult | Exception | None = None
 
     async def __call__(self, state: TaskState) -> TaskState:
@@ -303,7 +303,7 @@ class _OwnPlay:
         if len(texts) != len(before) or not isinstance(last, ChatMessageUser):
             raise ValueError("the environment's own agent begins with one message of the user; this sample has others")
         agent.tool_registry.process_tools([_as_strands(ToolDef(tool), state.tools) for tool in state.tools])
-        with inside_a_step(self._scope), outermost():
+        with inside_a_step(self._running), outermost():
             try:
                 self._outcome = await self._invoke(agent, last.text)
             except Exception as error:  # the sample is scored where this is the policy's doing

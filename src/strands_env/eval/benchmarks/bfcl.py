@@ -43,6 +43,7 @@ from strands_env.core import (
     StepResult,
     TerminationReason,
 )
+from strands_env.core.episode import limit_tool
 from strands_env.core.threads import default_threads
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, Row, field, read_lines
@@ -370,7 +371,7 @@ class MultiTurnEnv(Environment):
         held_back = world.entry.get("missed_function", {})
         for turn, messages in enumerate(world.entry["question"]):
             for function in held_back.get(str(turn), ()):
-                agent.tool_registry.register_tool(self._limit_tool(as_tool(function, world.simulate)))
+                agent.tool_registry.register_tool(limit_tool(self, as_tool(function, world.simulate)))
             prompt = "\n\n".join(message["content"] for message in messages)
             world.replies = 0
             result = await self.invoke(agent, prompt or texts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)

@@ -16,7 +16,7 @@ from strands.types.exceptions import ToolProviderException
 from strands.types.tools import AgentTool, ToolUse
 
 from strands_env.core import Action, Environment, RewardFunction, RewardResult, StepResult
-from strands_env.core.scope import fail_step
+from strands_env.core.episode import fail_step
 from strands_env.eval.benchmarks.grading import GradedAnswerReward, Grading
 from strands_env.eval.errors import DatasetError
 from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field

@@ -418,6 +418,78 @@ async def test_the_task_reaches_every_method_that_declares_it(way: str) -> None:
     assert [message["content"][0]["text"] for message in result.observation.history or ()] == ["1", "one"]
 
 
+class ReadsTheTask(OfTheTask):
+    """The same without the parameter, in front of methods with it, and everywhere else."""
+
+    async def reset(self) -> None:  # type: ignore[override]
+        await super().reset()  # type: ignore[call-arg]
+        assert super().get_system_prompt(self.action) == f"prompt of {self.action.text}"
+
+    def get_tools(self) -> list[Any]:  # type: ignore[override]
+        @tool
+        def task() -> str:
+            """The task."""
+            return self.action.text
+
+        return [*super().get_tools(self.action), task]
+
+    async def interact(self, agent: Any, action: Action) -> Any:
+        self.log.append(f"interact {self.action.text}")
+        return await super().interact(agent, action)
+
+    def is_scored(self, reason: TerminationReason) -> bool:
+        self.log.append(f"scored {self.action.text}")
+        return super().is_scored(reason)
+
+    async def cleanup(self) -> None:
+        self.log.append(f"cleanup {self.action.text}")
+
+
+async def test_every_part_of_an_episode_reads_its_task() -> None:
+    env = ReadsTheTask(model_factory=lambda: ScriptedModel([call("task"), "ok"]), reward_fn=lambda action, result: 1.0)
+    result = await env.rollout(ACTION)
+    assert result.reward is not None and result.reward.reward == 1.0 and result.cleanup_error is None, result
+    assert env.log == ["reset hi", "tools hi", "hooks hi", "interact hi", "scored hi", "cleanup hi"]
+    assert "'text': 'hi'" in str(result.observation.messages[2])
+    with pytest.raises(RuntimeError, match=r"ReadsTheTask\.action is the running step's task, and no step is running"):
+        _ = env.action
+
+
+async def test_each_of_several_steps_at_once_has_its_own_task_and_inner_episodes_have_theirs() -> None:
+    class Shared(Environment):
+        def get_tools(self) -> list[Any]:
+            @tool
+            async def ask() -> str:
+                """Run another environment, whose tool reads the task of this one."""
+                inner = Shared(model_factory=lambda: ScriptedModel([call("ask_inner"), "ok"]))
+                inner.get_tools = lambda: [tool(ask_inner)]  # type: ignore[method-assign]
+
+                def ask_inner() -> str:
+                    """Read both tasks."""
+                    return f"{self.action.text} > {inner.action.text}"
+
+                result = await inner.rollout(Action(message=f"inner {self.action.text}"))
+                return str(result.observation.messages[2]["content"])
+
+            return [ask]
+
+    env = Shared(model_factory=lambda: ScriptedModel([call("ask"), "ok"]))
+    results = await asyncio.gather(*(env.step(Action(message=f"task {i}")) for i in range(3)))
+    for i, result in enumerate(results):
+        assert f"task {i} > inner task {i}" in str(result.observation.messages[2]), result
+
+
+async def test_without_a_rollout_a_reset_without_the_parameter_comes_before_the_task() -> None:
+    class Early(Environment):
+        async def reset(self) -> None:
+            self.seen = self.action
+
+    with pytest.raises(RuntimeError, match=r"'async with' calls reset\(self\) before the first one"):
+        async with Early(model_factory=lambda: ScriptedModel(["ok"])):
+            raise AssertionError("unreachable")
+    assert (await Early(model_factory=lambda: ScriptedModel(["ok"])).rollout(ACTION)).error is None
+
+
 async def test_a_reset_that_fails_at_the_first_step_is_the_steps_failure() -> None:
     class Broken(Environment):
         async def reset(self, action: Action) -> None:

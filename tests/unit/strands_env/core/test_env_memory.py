@@ -17,8 +17,8 @@ from strands import Agent, tool
 from strands.hooks import BeforeModelCallEvent
 
 from strands_env.core import Action, Environment
+from strands_env.core.episode import Episode
 from strands_env.core.rollout import LocalExecutor
-from strands_env.core.scope import StepScope
 from strands_env.core.termination import TerminationReason
 from strands_env.eval import Evaluator, RetryPolicy
 from strands_env.testing import ScriptedModel
@@ -56,9 +56,9 @@ class Used:
         self.env = Env(model_factory=factory, **options)
 
     def _note(self, event: BeforeModelCallEvent) -> None:
-        agent, scope = event.agent, StepScope.current()
-        assert scope is not None and isinstance(agent.model, SGLangModel)
-        held = (agent, agent.model, agent.model.conversation, scope.recorder)
+        agent, episode = event.agent, Episode.current()
+        assert episode is not None and isinstance(agent.model, SGLangModel)
+        held = (agent, agent.model, agent.model.conversation, episode.recorder)
         self._references.extend(map(weakref.ref, held))
         self._contexts.append(contextvars.copy_context())  # as connections and timers do
 

@@ -1,15 +1,10 @@
-"""One step while it runs: its models and sub-agents, who sampled what, its limits and its measurements."""
+"""Records of an agent loop: who sampled what, the limit that it reached, its times and the errors of its tools."""
 
 from __future__ import annotations
 
-import inspect
-import threading
 import time
-import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from strands.hooks import (
@@ -25,13 +20,11 @@ from strands.hooks import (
 )
 from strands.models import Model
 
-from strands_sglang.callers import outermost
 from strands_sglang.exceptions import ToolLimitReachedError
 from strands_sglang.tool_limiter import ToolLimiter
 from strands_sglang.trajectory import Role
 
 from .metrics import summarize, turn_metrics
-from .sdk_patches import current_step, inside_a_step, only_reads
 from .termination import ErrorRecord, Phase, TerminationReason, ToolErrorRecord
 from .types import TokenObservation, Trajectory
 
@@ -141,83 +134,7 @@ def decide_training(trajectories: Sequence[Trajectory], is_trained: Callable[[Tr
     return {"untrained_tokens": sum(int(mask.sum()) for mask in untrained)}
 
 
-# ---- the step --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, kw_only=True)
-class StepScope:
-    """The state of one step, found by whatever runs inside it.
-
-    `failures` are those that the agent sees as no more than a tool result: of the last call of a sub-agent's model, by
-    the model's id, and of a tool's provider. The background tasks of `agents` end with the agent loop; those of a
-    parent before those of the agents that it made.
-    """
-
-    recorder: LoopRecorder
-    limiter: EpisodeLimiter
-    cancel_signal: threading.Event | None = None
-    models: list[TrackedModel] = field(default_factory=list)
-    agents: list[Any] = field(default_factory=list)
-    failures: dict[int | str, tuple[Phase, Exception]] = field(default_factory=dict)
-
-    @staticmethod
-    def current() -> StepScope | None:
-        """The step that the calling code runs in; threads and tasks started by it included."""
-        scope: StepScope | None = current_step.get()
-        return scope
-
-    @contextmanager
-    def active(self) -> Iterator[StepScope]:
-        """Make this the current step. At its end it forgets what it used.
-
-        Connections, timers and threads started during the step hold its context, and this with it, some for hours.
-        """
-        try:
-            with inside_a_step(self), outermost():  # agents of the step work for nobody who runs it
-                yield self
-        finally:
-            self.models.clear()
-            self.agents.clear()
-            self.failures.clear()
-            self.recorder, self.limiter = LoopRecorder(), EpisodeLimiter()
-
-    def watch(self, model: Model) -> None:
-        """Record failures of a sub-agent's model, so that the step ends as what they are.
-
-        The agent that called the sub-agent sees a tool result, but an unreachable server is not a wrong answer.
-        """
-        for name in ("stream", "structured_output"):
-            method = getattr(model, name)
-            # The model will hold what is set, and must not hold itself (core/garbage.py): so its own method is held
-            # weakly. A method of another object may have no other owner.
-            is_its_own = inspect.ismethod(method) and method.__self__ is model
-            get_method = weakref.WeakMethod(method) if is_its_own else lambda method=method: method
-            watched = partial(self._with_failures, id(model), get_method)
-            watched.only_reads_messages = only_reads(method)  # type: ignore[attr-defined]
-            setattr(model, name, watched)
-
-    async def _with_failures(
-        self, key: int, get_method: Callable[[], Any], *args: Any, **kwargs: Any
-    ) -> AsyncIterator[Any]:
-        events = get_method()(*args, **kwargs)
-        try:
-            async for event in events:
-                yield event
-        except Exception as error:
-            if TerminationReason.from_error(error, default=TerminationReason.MODEL_ERROR).is_failure:
-                self.failures[key] = Phase.MODEL, error
-            raise
-        else:
-            self.failures.pop(key, None)  # a retry went well
-        finally:
-            if hasattr(events, "aclose"):
-                await events.aclose()
-
-
-def fail_step(error: Exception, where: Phase = Phase.TOOL) -> None:
-    """End the running step with this error, whatever its agent does next: what failed is not the agent's doing."""
-    if (scope := StepScope.current()) is not None:
-        scope.failures.setdefault("provider", (where, error))
+# ---- the loop --------------------------------------------------------------------------------------------------------
 
 
 class LoopRecorder(HookProvider):
