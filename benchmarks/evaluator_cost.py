@@ -91,13 +91,14 @@ def latency(count: int, folder: str, concurrency: int, seconds: float) -> None:
 
     ended: dict[str, float] = {}
     waits: list[float] = []
-    append = ResultLog.append
+    write = ResultLog.write
 
-    def watched(log: Any, samples: Any) -> None:
-        append(log, samples)
-        waits.extend((time.perf_counter() - ended[sample.action.task_context.id]) * 1000 for sample in samples)
+    def watched(log: Any, lines: Any) -> None:
+        write(log, lines)
+        now = time.perf_counter()
+        waits.extend((now - ended[f"{line.entry.prompt_id}_{line.entry.index}"]) * 1000 for line in lines)
 
-    ResultLog.append = watched  # type: ignore[method-assign]
+    ResultLog.write = watched  # type: ignore[method-assign]
     evaluator, tasks = ours(count, folder, concurrency, seconds, ended)
     asyncio.run(evaluator.run(tasks))
     assert len(waits) == count

@@ -294,7 +294,7 @@ class Run:
                 self._time_due = elapsed + min(max(elapsed, TIME_SAVED_FROM), TIME_SAVED_EVERY)
                 await self._save_time(self._writer)
         else:
-            self._count_saved([sample])
+            self._count_saved(1)
         if sample.aborted:
             self._failed_prompts.add(sample.prompt_id)
             self.state.lost += 1
@@ -339,8 +339,8 @@ class Run:
         if times + 1 >= limit:
             raise SameFailureError(times + 1, text)
 
-    def _count_saved(self, samples: list[EvalSample]) -> None:
-        self.state.done += len(samples)
+    def _count_saved(self, samples: int) -> None:
+        self.state.done += samples
         self._show()
 
     async def _keep_showing(self) -> None:

@@ -24,6 +24,7 @@ from strands_env.eval.errors import DatasetError
 M = TypeVar("M", Action, TaskContext)
 
 _END: Any = object()
+_STATE = ("__dict__", "__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")  # of a pydantic model
 
 Tasks = Iterable[Action] | AsyncIterable[Action]
 
@@ -112,11 +113,10 @@ def _copy(model: M, copy_values: Callable[[Any], Any]) -> M:
         copied: M = copy_values(model)  # a class of the user's may have a copying of its own
         return copied
     copied = type(model).__new__(type(model))
-    state = model.__getstate__()
-    state["__dict__"] = copy_values(state["__dict__"])
-    state["__pydantic_extra__"] = copy_values(state["__pydantic_extra__"])
-    state["__pydantic_fields_set__"] = state["__pydantic_fields_set__"].copy()
-    copied.__setstate__(state)
+    values, extra = copy_values(model.__dict__), copy_values(model.__pydantic_extra__)
+    named = model.__pydantic_fields_set__.copy()
+    for name, value in zip(_STATE, (values, extra, named, None), strict=True):
+        object.__setattr__(copied, name, value)
     return copied
 
 

@@ -56,6 +56,13 @@ class Entry(NamedTuple):
     length: int
 
 
+class Line(NamedTuple):
+    """A sample as it is written: the bytes of its line, and its entry in a file that begins with it."""
+
+    text: bytes
+    entry: Entry
+
+
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
@@ -82,11 +89,14 @@ def read_entry(line: bytes, offset: int) -> Entry | None:
     """
     if not is_whole(line):
         return None
-    head = orjson.loads(line[: line.find(_BODY)] + b"}")
+    return _to_entry(orjson.loads(line[: line.find(_BODY)] + b"}"), offset, len(line))
+
+
+def _to_entry(head: dict[str, Any], offset: int, length: int) -> Entry:
     prompt_id, task = sys.intern(head["prompt_id"]), sys.intern(head["task"])  # one text for all samples of a prompt
-    get = head.get
+    get: Any = head.get
     outcome = get("index"), get("place"), get("aborted"), get("reward")
-    return Entry(bytes.fromhex(head["id"]), prompt_id, task, *outcome, offset, len(line))
+    return Entry(bytes.fromhex(head["id"]), prompt_id, task, *outcome, offset, length)
 
 
 def read_sample(line: bytes, *, with_tokens: bool = False) -> EvalSample:
@@ -97,6 +107,10 @@ def read_sample(line: bytes, *, with_tokens: bool = False) -> EvalSample:
     """
     if not is_whole(line):
         raise StoreCorruptError("it was not written to its end")
+    return _parse(line, with_tokens=with_tokens)
+
+
+def _parse(line: bytes, *, with_tokens: bool = False) -> EvalSample:
     record: dict[str, Any] = pydantic_core.from_json(line)
     try:
         known = {**record, "task_digest": record["task"]}
@@ -111,7 +125,7 @@ def read_sample(line: bytes, *, with_tokens: bool = False) -> EvalSample:
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
 
-def write_sample(sample: EvalSample) -> bytes:
+def write_sample(sample: EvalSample) -> Line:
     """The line of a sample, newline included; it was read back once, so that a reader can read it.
 
     What JSON cannot hold becomes text; of a sample that still cannot be read back, only its score is kept, and an
@@ -125,11 +139,11 @@ def write_sample(sample: EvalSample) -> bytes:
     tokens = _pack_tokens(result)
     ending = b"" if tokens is None else b',"tokens":' + orjson.dumps(tokens)
 
-    def finish(action: bytes, result: bytes) -> bytes:
+    def finish(action: bytes, result: bytes) -> Line:
         body = b"".join((orjson.dumps(head)[:-1], _BODY, action, b',"step_result":', result, ending))
         line = lines.finish_line(body)
-        read_sample(line)  # assignments to fields are not validated, so what was written may not be readable
-        return line
+        _parse(line)  # assignments to fields are not validated, so what was written may not be readable
+        return Line(line, _to_entry(head, 0, len(line)))
 
     try:
         # A field of another type than its own would be written, but not read: an error, where pydantic only warns.

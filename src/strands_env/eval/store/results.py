@@ -20,7 +20,7 @@ from strands_env.core.deadline import run_shielded
 from strands_env.eval.errors import StoreCorruptError, StoreError, StoreLockedError, naming_errors
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store.config import StorePaths, expected_samples, load_run, sync_folder
-from strands_env.eval.store.line import Entry, read_entry, read_sample, write_sample
+from strands_env.eval.store.line import Entry, Line, read_entry, read_sample, write_sample
 from strands_sglang.lines import append_lines, lock, read_lines
 
 logger = logging.getLogger(__name__)
@@ -257,12 +257,15 @@ class ResultLog:
         Raises:
             StoreError: The device refused, and nothing of the batch is in the file; or somebody removed the file.
         """
+        self.write([write_sample(sample) for sample in samples])
+
+    def write(self, lines: Sequence[Line]) -> None:
+        """Do the same with samples whose lines are made."""
         path, fd, interval = self.paths.results, self._fd, self._fsync_interval
         assert fd is not None, "the log is closed"
-        lines = [write_sample(sample) for sample in samples]
         try:
             # What is torn is cut off here, and not when it is opened: looking at a run must not change it.
-            append_lines(fd, b"".join(lines), self._length, cut=not self._is_cut)
+            append_lines(fd, b"".join([line.text for line in lines]), self._length, cut=not self._is_cut)
             self._is_cut = True
             if interval is not None and time.monotonic() - self._synced >= interval:
                 os.fsync(fd)
@@ -281,10 +284,8 @@ class ResultLog:
                 f"{str(path)!r} was removed or replaced while this run was writing to it, and its results with it: "
                 "bring it back, or give another output path"
             )
-        for line in lines:  # read as a resume will read it
-            entry = read_entry(line, self._length)
-            assert entry is not None
-            self._note(entry)
+        for _, entry in lines:
+            self._note(Entry(*entry[:-2], self._length, entry.length))
 
     def close(self) -> None:
         """Sync and close; a second call does nothing."""
@@ -308,31 +309,34 @@ class ResultLog:
 class ResultWriter:
     """Appends samples without blocking the event loop: one thread writes all that is finished, and syncs once for it.
 
-    The thread takes the next batch by itself, however busy the event loop is. While samples keep coming it pauses for
-    `GROUP_SECONDS` between batches, so that a sync serves many.
+    A sample without token data is made a line at once: then the thread has nothing to do but calls of the system, each
+    of which costs it a turn of the interpreter where the event loop is busy. Token data is compressed on the thread.
 
     Args:
         log: The open results file, closed by `close`.
-        on_saved: Called on the event loop with the samples of every batch that is in the file.
+        on_saved: Called on the event loop with the number of samples of every batch that is in the file.
     """
 
-    def __init__(self, log: ResultLog, on_saved: Callable[[list[EvalSample]], None] = lambda _: None) -> None:
+    def __init__(self, log: ResultLog, on_saved: Callable[[int], None] = lambda _: None) -> None:
         self.log = log
         self._on_saved = on_saved
         self._loop = asyncio.get_running_loop()
         self._writer, self._others = (ThreadPoolExecutor(1, f"strands-eval-{name}") for name in ("store", "run"))
         self._lock = Lock()  # of the three below
-        self._pending: list[EvalSample] = []
+        self._pending: list[EvalSample | Line] = []
         self._is_writing = False
         self._failure: BaseException | None = None
         self._written: asyncio.Future[None] | None = None
 
     async def append(self, sample: EvalSample) -> None:
         """Give a sample to the writer, or raise why an earlier one was not written; waits only when far behind."""
+        result = sample.step_result
+        has_tokens = result.trajectories or result.observation.tokens is not None
+        item = sample if has_tokens else write_sample(sample)
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            self._pending.append(sample)
+            self._pending.append(item)
             is_writing, self._is_writing = self._is_writing, True
         if not is_writing:
             self._written = self._loop.run_in_executor(self._writer, self._write)
@@ -365,8 +369,8 @@ class ResultWriter:
                     if not batch:
                         self._is_writing = False  # under the lock: who appends next starts the thread again
                         return
-                self.log.append(batch)
-                self._loop.call_soon_threadsafe(self._on_saved, batch)
+                self.log.write([item if isinstance(item, Line) else write_sample(item) for item in batch])
+                self._loop.call_soon_threadsafe(self._on_saved, len(batch))
                 if self._pending:
                     time.sleep(GROUP_SECONDS)
         except BaseException as error:
