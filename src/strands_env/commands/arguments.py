@@ -18,9 +18,9 @@ from strands_sglang.command_line import (
 
 def add_eval(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `eval`: every option of an evaluation."""
-    parser.add_argument("benchmark", nargs="?", help=OPTIONS["benchmark"].metadata["help"])
+    _add_source(parser)
     parser.add_argument("--list", action="store_true", help="list the benchmarks, and run nothing")
-    parser.add_argument("--from-run", metavar="RUN", help="take the rest from a saved run: its folder or x.run.json")
+    parser.add_argument("--schema", action="store_true", help="print the JSON schema of run.yaml, and run nothing")
     groups = {group: parser.add_argument_group(group) for group in GROUPS if group}
     for group, section in groups.items():
         add_options(section, GROUPS[group])
@@ -34,7 +34,7 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
 
 def add_train(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `train`: those of the training, and those of an evaluation that make its rollouts."""
-    parser.add_argument("benchmark", nargs="?", help=OPTIONS["benchmark"].metadata["help"])
+    _add_source(parser)
     add_options(parser.add_argument_group("training"), TRAIN_OPTIONS, TRAIN_OPTIONS)
     groups = {group: parser.add_argument_group(group) for group in GROUPS if group}
     for group, section in groups.items():
@@ -224,6 +224,16 @@ FORMER_COMMANDS = {
     "replay": "strands_sglang.backends.ReplayBackend, as client of a model (docs/backends.md)",
 }
 """Commands that became options of others, and how each is written now."""
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    text = f"{OPTIONS['benchmark'].metadata['help']}; or a run.yaml with the options"
+    parser.add_argument("benchmark", nargs="?", help=text)
+    text = "take the rest from a saved run: its folder, x.run.json or run.yaml"
+    parser.add_argument("--from-run", metavar="RUN", help=text)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the options as run.yaml and the plan; run nothing"
+    )
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:

@@ -15,17 +15,24 @@ def run(args: argparse.Namespace) -> int:
     run_user_code(verbose=args.verbose)
     if args.list:
         return _list(as_json=args.json)
+    if args.schema:
+        from strands_env.commands.recipe.run_file import RunFile
+
+        show(RunFile.model_json_schema(), (), as_json=True)
+        return Exit.OK
     if not args.verbose:
         logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # its retries; the error says the same
         logging.getLogger("strands").setLevel(logging.CRITICAL)  # calls of unknown tools are data, and in the results
         logging.getLogger("strands_env.rewards.proof").setLevel(logging.WARNING)
     from strands_env.commands.recipe.names import check_names
+    from strands_env.commands.recipe.run_file import with_run_file
 
     with explain_errors():
-        check_names(vars(args))
+        arguments = with_run_file(vars(args))
+        check_names(arguments)
     from strands_env.commands.eval_run import run_benchmark
 
-    return run_benchmark(args)
+    return run_benchmark(arguments)
 
 
 def _list(*, as_json: bool) -> Exit:

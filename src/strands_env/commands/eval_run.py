@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import logging
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from strands_env.commands.display import TrackedProgress, make_display, nothing_scored, summary_lines
 from strands_env.commands.recipe.evaluation import Evaluation, build_evaluation, resolve
+from strands_env.commands.recipe.plan import plan_lines, plan_of
 from strands_env.commands.terminal import announce, explain_errors, format_number, note, show, write_to
 from strands_env.core import TerminationReason
 from strands_env.core.backends import BACKENDS
@@ -42,21 +42,27 @@ DRIFT_TOKENS = 1_000_000
 """Tokens in which the summary looks for what re-tokenising would have changed; `drift` has no limit."""
 
 
-def run_benchmark(args: argparse.Namespace) -> int:
-    """Run it."""
+def run_benchmark(arguments: Mapping[str, Any]) -> int:
+    """Run it, or show the plan of the run."""
+    resume, as_json = arguments["resume"], arguments["json"]
     with explain_errors(ValueError, TypeError, OSError):
-        quiet = args.quiet or args.json
-        options = resolve(vars(args), from_run=args.from_run, resume=args.resume)
+        quiet = arguments["quiet"] or as_json
+        options = resolve(arguments, from_run=arguments["from_run"], resume=resume)
         evaluation = build_evaluation(
             options,
-            vars(args),
-            resume=args.resume,
+            arguments,
+            resume=resume,
+            loads=not arguments["dry_run"],
             note=lambda text: note("eval", f"note: {text}"),
             announce=partial(announce, quiet=quiet),
             progress=make_display(quiet=quiet),
         )
         evaluator = evaluation.evaluator
-        trackers = _track(evaluator)
+        plan = plan_of(evaluator, options) if arguments["dry_run"] else None
+        trackers = [] if plan else _track(evaluator)
+    if plan:
+        show(plan, plan_lines(plan), as_json=as_json)
+        return Exit.OK
     assert evaluator.paths is not None
     try:
         with _no_empty_run(evaluator.paths), rare_collections(is_tuned=True):
@@ -69,7 +75,7 @@ def run_benchmark(args: argparse.Namespace) -> int:
             raise
         saved = "what was written before stays: make room, then continue with --resume"
         raise CommandError(f"{error}; {saved}", Exit.REFUSED) from error
-    return _show(evaluator, status, as_json=args.json, trackers=trackers)
+    return _show(evaluator, status, as_json=as_json, trackers=trackers)
 
 
 @contextlib.contextmanager

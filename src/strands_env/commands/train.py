@@ -20,11 +20,13 @@ def run(args: argparse.Namespace) -> int:
         for name in ("strands", "huggingface_hub"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
     from strands_env.commands.recipe.names import check_names
+    from strands_env.commands.recipe.run_file import with_run_file
 
     with explain_errors():
-        check_names(vars(args))
+        arguments = with_run_file(vars(args))
+        check_names(arguments)
     if missing := [name for name in ("torch", "trl") if find_spec(name) is None]:
         raise CommandError(f"training needs {missing[0]}: {install_command('train')}", Exit.USAGE)
     from strands_env.commands.train_run import train
 
-    return train(vars(args))
+    return train(arguments)

@@ -21,8 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from strands_env.commands.recipe.evaluation import build_evaluation, resolve
-from strands_env.commands.recipe.run_file import parse_run_file, read_run_file, run_file_text
+from strands_env.commands.recipe.evaluation import Evaluation, build_evaluation, resolve
+from strands_env.commands.recipe.plan import plan_lines, plan_of
+from strands_env.commands.recipe.run_file import SAVED, parse_run_file, read_run_file, run_file_text
 from strands_env.commands.terminal import announce, explain_errors, format_number, note, show
 from strands_env.core import Action
 from strands_env.core.files import replacing
@@ -38,7 +39,7 @@ from strands_env.training.log import NAME, TrainingLog, TrainingLogError
 from strands_env.training.trl import CheckpointError, DisagreementError, grpo_trainer, rollout_output
 from strands_sglang.command_line import CommandError, Exit
 
-RUN_FILE = "run.yaml"
+MODEL = "model"
 OUTPUT = "runs/train"
 """Folder where none is named."""
 CONCURRENCY = 16
@@ -52,28 +53,39 @@ _SHOWN = {"reward_std": "reward_std", "loss": "loss", "grad_norm": "grad_norm", 
 
 
 def train(arguments: Mapping[str, Any]) -> int:
-    """Train, or continue a training."""
-    quiet = arguments["quiet"] or arguments["json"]
+    """Train, or continue a training, or show the plan of it."""
+    as_json, plan, steps = arguments["json"], None, []
     with explain_errors(ValueError, TypeError, OSError, TrainerVersionError, DisagreementError):
         options, training = resolve_training(arguments)
         folder = Path(str(options.output_path))
-        with _explained(folder), _opened(folder, resume=arguments["resume"]) as log:
-            if _cut_to_saved(log, folder) < training.steps:
-                run = TrainingRun(options, training, log, arguments, quiet=quiet)
-                with replacing(folder / RUN_FILE) as file:
-                    file.write_text(run_file_text(options, training), encoding="utf-8")
-                run.run()
-            _keep_weights(folder / f"checkpoint-{len(log.steps)}", folder / "model")
-            steps = list(log.steps)
+        if arguments["dry_run"]:
+            plan = plan_of(_evaluation_of(options, arguments, loads=False).evaluator, options, training)
+        else:
+            steps = _train(options, training, arguments)
+    if plan is not None:
+        show(plan, plan_lines(plan), as_json=as_json)
+        return Exit.OK
     rewards = [format_number(float("nan") if step["reward"] is None else step["reward"]) for step in steps]
     lines = [
         f"reward      {rewards[0]} in step 1, {rewards[-1]} in step {len(steps)}",
-        f"model       {folder / 'model'}",
+        f"model       {folder / MODEL}",
         f"look at it  strands-env report {folder}",
     ]
-    document = {"output": str(folder), "model": str(folder / "model"), "steps": steps}
-    show(document, lines, as_json=arguments["json"])
+    show({"output": str(folder), "model": str(folder / MODEL), "steps": steps}, lines, as_json=as_json)
     return Exit.OK
+
+
+def _train(options: EvalOptions, training: TrainOptions, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Train to the last step; returns the lines of the log."""
+    folder = Path(str(options.output_path))
+    with _explained(folder), _opened(folder, resume=given["resume"]) as log:
+        if _cut_to_saved(log, folder) < training.steps:
+            run = TrainingRun(options, training, log, given)
+            with replacing(folder / SAVED) as file:
+                file.write_text(run_file_text(options, training), encoding="utf-8")
+            run.run()
+        _keep_weights(folder / f"checkpoint-{len(log.steps)}", folder / MODEL)
+        return list(log.steps)
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------
@@ -89,8 +101,8 @@ def resolve_training(arguments: Mapping[str, Any]) -> tuple[EvalOptions, TrainOp
     given = {name: value for name, value in arguments.items() if value is not None}
     folder = Path(given.get("output_path") or OUTPUT)
     saved: dict[str, Any] = {}
-    if arguments["resume"] and (folder / RUN_FILE).exists():
-        saved = read_run_file(folder / RUN_FILE)
+    if arguments["resume"] and (folder / SAVED).exists():
+        saved = read_run_file(folder / SAVED)
     elif arguments["resume"]:
         note("train", f"there is nothing to resume at {str(folder)!r}: a new training is started")
     values = {"max_concurrency": CONCURRENCY, **saved, **given}
@@ -98,7 +110,8 @@ def resolve_training(arguments: Mapping[str, Any]) -> tuple[EvalOptions, TrainOp
     own = {name: value for name, value in given.items() if name in (*SHARED, "temperature", "max_new_tokens")}
     own["max_concurrency"] = values["max_concurrency"]
     before = {name: value for name, value in saved.items() if name not in TRAIN_OPTIONS}
-    options = resolve({**own, "output_path": str(folder), "n_samples_per_prompt": training.group}, saved=before)
+    fixed = {"output_path": str(folder), "n_samples_per_prompt": training.group}
+    options = resolve({**own, **fixed}, from_run=None if saved else arguments["from_run"], saved=before)
     if saved:
         now = parse_run_file(run_file_text(options, training))
         kept = {*SHARED, *TRAIN_OPTIONS, "sampling_seed"} - CHANGEABLE
@@ -120,6 +133,18 @@ def resolve_training(arguments: Mapping[str, Any]) -> tuple[EvalOptions, TrainOp
     if options.backend != "local":
         raise EvalError(f"trl trains the embedded model, got --backend {options.backend}: leave it out")
     return options, training
+
+
+def _evaluation_of(options: EvalOptions, given: Mapping[str, Any], *, loads: bool = True) -> Evaluation:
+    """The evaluation of a step's rollouts, which may be there in part."""
+    return build_evaluation(
+        options,
+        given,
+        resume=(Path(str(options.output_path)) / "results.jsonl").exists(),
+        note=lambda text: note("train", f"note: {text}"),
+        announce=partial(announce, quiet=given["quiet"] or given["json"]),
+        loads=loads,
+    )
 
 
 # ---- the folder ------------------------------------------------------------------------------------------------------
@@ -204,24 +229,18 @@ class TrainingRun:
     """
 
     def __init__(
-        self, options: EvalOptions, training: TrainOptions, log: TrainingLog, given: Mapping[str, Any], *, quiet: bool
+        self, options: EvalOptions, training: TrainOptions, log: TrainingLog, given: Mapping[str, Any]
     ) -> None:
         self.training, self.log, self.folder = training, log, log.path.parent
         self.options = replace(options, keep_tokens=True, keep_results=True)
         first = self._options_of(len(log.steps) + 1)
-        evaluation = build_evaluation(
-            first,
-            given,
-            resume=(Path(str(first.output_path)) / "results.jsonl").exists(),
-            note=lambda text: note("train", f"note: {text}"),
-            announce=partial(announce, quiet=quiet),
-        )
+        evaluation = _evaluation_of(first, given)
         self.evaluator: Evaluator = evaluation.evaluator
         self.engine: Any = getattr(evaluation.models, "engine", None)
         if self.engine is None:
             raise EvalError(f"{options.env!r} makes its own models, so there is none to train: take a model factory")
         self.tasks = self._read_tasks()
-        self._quiet, self._began, self._sampled = quiet, time.monotonic(), 0.0
+        self._quiet, self._began, self._sampled = given["quiet"] or given["json"], time.monotonic(), 0.0
         self._counts: dict[str, int] = {}
         about: dict[str, Any] = {
             "project": options.project or "strands-env",

@@ -133,6 +133,7 @@ def build_evaluation(
     note: Callable[[str], object],
     announce: Callable[[str | None], AbstractContextManager[None]],
     progress: Progress | None = None,
+    loads: bool = True,
 ) -> Evaluation:
     """Build the evaluator.
 
@@ -141,6 +142,7 @@ def build_evaluation(
         given: The options that this run was given itself: one of them that would have no effect is refused.
         note: Takes one sentence that is worth knowing and no error.
         announce: Takes what is being done, or None, and surrounds it.
+        loads: Load the model; False is for a plan.
 
     Raises:
         EvalError: An option is wrong, or something cannot be made.
@@ -190,12 +192,14 @@ def build_evaluation(
     if not is_inline:
         return Evaluation(evaluator=evaluator)
     if makes_own_models:
+        if not loads:
+            return Evaluation(evaluator=evaluator)
         with announce(loading(options)):
             env_factory = make_env_factory(options)
         evaluator = make_evaluator(env_factory)
     if mistakes := find_mistakes(env_factory):
         raise EvalError(f"{'; '.join(mistakes)} ('strands-env check' shows more)")
-    return Evaluation(evaluator=evaluator, models=None if makes_own_models else models.load())
+    return Evaluation(evaluator=evaluator, models=models.load() if loads and not makes_own_models else None)
 
 
 def _refuse_ignored(options: EvalOptions, given: Mapping[str, Any], kind: type[Evaluator]) -> None:

@@ -31,6 +31,7 @@ from pydantic import (
 )
 
 from strands_env.commands.recipe.names import DATA
+from strands_env.core.jsonable import lacks_secrets
 from strands_env.eval.errors import EvalError
 from strands_env.eval.options import (
     COLUMNS,
@@ -41,13 +42,17 @@ from strands_env.eval.options import (
     EvalOptions,
     TrainOptions,
     columns_of,
+    flag_of,
     seed,
     trackers_of,
 )
+from strands_env.training.log import NAME as LOG
 from strands_sglang.command_line import json_object, non_negative, number, positive
 from strands_sglang.hints import did_you_mean
 
 SUFFIXES: Final = (".yaml", ".yml")
+SAVED: Final = "run.yaml"
+"""Name of the file in the folder of a training."""
 _KINDS: Final[Mapping[Any, Any]] = {
     positive: PositiveInt,
     non_negative: NonNegativeInt,
@@ -173,15 +178,15 @@ def parse_run_file(text: str, where: str = "the file") -> dict[str, Any]:
 
 
 def run_file_text(options: EvalOptions, training: TrainOptions | None = None) -> str:
-    """A file that gives these options again, without defaults, and without secrets."""
+    """A file that gives these options again, without the defaults of an evaluation, and without secrets."""
     values = options.to_saved()
     if training is not None:
         values = {name: value for name, value in values.items() if name in SHARED}
         values |= {name: getattr(training, name) for name in TRAIN_OPTIONS}
     values["sampling_seed"] = options.sampling_seed
-    defaults = {name: option.default for name, option in (OPTIONS | TRAIN_OPTIONS).items()}
+    defaults = {name: option.default for name, option in OPTIONS.items()} | {"keep_tokens": True}
     document = {key: values[name] for key, name in KEYS.items()
-                if values.get(name) not in (None, [], defaults[name])}  # fmt: skip
+                if values.get(name) not in (None, [], defaults.get(name))}  # fmt: skip
     if "data" in document and document.get("benchmark") == DATA:
         del document["benchmark"]
     sampling = dict(document.pop("sampling", {}))
@@ -190,3 +195,37 @@ def run_file_text(options: EvalOptions, training: TrainOptions | None = None) ->
         document["sampling"] = sampling
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
     return text
+
+
+def with_run_file(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a command, with the options of the file that they name, as benchmark or as run to start from.
+
+    An argument that is given replaces the option of the file. The folder of a training stands for its file, without
+    its output path.
+
+    Raises:
+        EvalError: The file is wrong, there are two, or it lacks a secret that is not given.
+    """
+    merged = dict(arguments)
+    names = [name for name in ("benchmark", "from_run") if is_run_file(merged.get(name))]
+    if len(names) > 1:
+        raise EvalError(
+            f"{merged['benchmark']!r} and --from-run {merged['from_run']!r} are two files of runs: give one"
+        )
+    path, folder = (merged.pop(names[0]) if names else None), merged.get("from_run")
+    is_training = path is None and folder is not None and (Path(folder) / LOG).is_file()
+    if is_training:
+        path = Path(merged.pop("from_run")) / SAVED
+    if path is None:
+        return merged
+    values = read_run_file(path)
+    if is_training:
+        values.pop("output_path", None)
+    for name, value in values.items():
+        if name == "sampling":
+            merged["sampling"] = {**value, **(merged.get("sampling") or {})}
+        elif merged.get(name) is None:
+            if lacks_secrets(value):
+                raise EvalError(f"{str(path)!r} does not hold the secrets of {flag_of(name)}: give that option again")
+            merged[name] = value
+    return {**dict.fromkeys(("benchmark", "from_run")), **merged}

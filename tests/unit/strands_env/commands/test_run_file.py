@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
+from strands_env.commands.cli import main
 from strands_env.commands.recipe.run_file import KEYS, RunFile, parse_run_file, read_run_file, run_file_text
-from strands_env.eval import EvalError
+from strands_env.eval import EvalError, read_results
 from strands_env.eval.options import OPTIONS, SAMPLING, TRAIN_OPTIONS, EvalOptions, TrainOptions
+from strands_env.eval.saved import SavedRun
+from tests.conftest import ROOT
 
+HOOKS = "tests.unit.eval_hooks"
 WRONG = {
     "temprature: 1": "has the unknown key 'temprature' (did you mean 'temperature'?)",
     "n_sample_per_prompt: 4": "has the unknown key 'n_sample_per_prompt' (did you mean 'n_samples_per_prompt'?)",
@@ -72,7 +77,7 @@ def test_options_come_back_from_their_file_without_secrets_and_defaults():
         env_config={"api_key": "hunter2", "size": 3},
         sampling={"temperature": 0.7, "stop": ["ä"]},
         columns={"question": "q"},
-        keep_tokens=True,
+        keep_tokens=False,
         sampling_seed=5,
         track=("wandb",),
         group_policy="drop",
@@ -84,10 +89,75 @@ def test_options_come_back_from_their_file_without_secrets_and_defaults():
     assert values.pop("track") == ["wandb"]
     assert values == {name: getattr(options, name) for name in values} and len(values) == 7
     both = parse_run_file(run_file_text(options, TrainOptions(lr=1e-6, group=4)))
-    assert (both["lr"], both["group"], "steps" in both, "keep_tokens" in both) == (1e-6, 4, False, False)
+    assert (both["lr"], both["group"], both["steps"], "keep_tokens" in both) == (1e-6, 4, 20, False)
 
 
 def test_every_option_of_the_command_line_is_a_key():
     named = {name for name, option in (OPTIONS | TRAIN_OPTIONS).items() if option.metadata["flags"]}
     assert set(KEYS.values()) == named | {"benchmark", "sampling_seed"}
     assert set(RunFile.model_json_schema()["properties"]) == {*KEYS, *SAMPLING}
+
+
+def run(capsys, *arguments):
+    status = main(["eval", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_a_run_from_a_file_is_that_of_the_arguments_and_one_that_is_given_wins(tmp_path, capsys):
+    flags = ["arithmetic", "--backend", "scripted", "--script", "4", "--limit", "2", "-n", "2", "--temperature", "0.5"]
+    status, text, _ = run(capsys, *flags, "-o", tmp_path / "flags", "--dry-run")
+    assert status == 0 and not (tmp_path / "flags").exists()
+    (tmp_path / "run.yaml").write_text(text)
+    assert run(capsys, tmp_path / "run.yaml", "--dry-run")[1] == text
+    assert run(capsys, *flags, "-o", tmp_path / "flags", "-q")[0] == 0
+    assert run(capsys, "--from-run", tmp_path / "run.yaml", "-o", tmp_path / "file", "--limit", "1", "-q")[0] == 0
+    flagged, filed = (SavedRun.of(tmp_path / name).saved_options for name in ("flags", "file"))
+    changed = {name for name in flagged | filed if flagged.get(name) != filed.get(name)}
+    assert changed == {"output_path", "limit"} and filed["limit"] == 1
+    # The saved run says the same.
+    again = run(capsys, "--from-run", tmp_path / "flags", "--limit", "2", "-o", tmp_path / "flags2", "--dry-run")[1]
+    assert again.replace("flags2", "flags") == text
+
+
+def test_the_plan_bounds_what_a_run_can_cost(tmp_path, capsys):
+    script = json.dumps([{"tool": "calculator", "input": {"expression": "1+1"}}] * 9 + ["2"])
+    flags = ["arithmetic", "--backend", "scripted", "--script", script, "--limit", "2", "-n", "2", "-o", tmp_path / "r"]
+    plan = json.loads(run(capsys, *flags, "--dry-run", "--json")[1])
+    assert (plan["tasks"], plan["rollouts"], plan["calls"], plan["tokens"]) == (2, 4, 12, 12 * 64)
+    run(capsys, *flags, "-q")
+    calls = [
+        sum(message["role"] == "assistant" for message in sample.step_result.observation.messages)
+        for sample in read_results(tmp_path / "r")
+    ]
+    assert calls == [plan["calls_per_rollout"]] * 4
+    unbounded = [f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:PlainEnv", "--backend", "scripted", "--dry-run", "--json"]
+    plan = json.loads(run(capsys, *unbounded)[1])
+    assert (plan["tasks"], plan["calls"], plan["tokens"]) == (None, None, None)
+
+
+def test_a_file_has_no_secret_and_asks_for_it(tmp_path, capsys):
+    path, env = tmp_path / "run.yaml", f"{HOOKS}:with_key"
+    secret = ["--env", env, "--env-config", '{"api_key": "hunter2"}']
+    path.write_text(run(capsys, f"{HOOKS}:three_tasks", "--backend", "scripted", *secret, "--dry-run")[1])
+    assert "hunter2" not in path.read_text() and "api_key" in path.read_text()
+    status, _, said = run(capsys, path, "-o", tmp_path / "run")
+    assert (status, "does not hold the secrets of --env-config: give that option again" in said) == (2, True)
+    assert run(capsys, path, "-o", tmp_path / "run", *secret, "-q")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["none.yaml"], "cannot read 'none.yaml': No such file"),
+        (["a.yaml", "--from-run", "b.yaml"], "'a.yaml' and --from-run 'b.yaml' are two files of runs: give one"),
+    ],
+)
+def test_a_file_that_is_missing_or_one_too_many_is_a_sentence(arguments, why, capsys):
+    status, _, said = run(capsys, *arguments)
+    assert (status, why in said, said.count("\n")) == (2, True, 1)
+
+
+def test_the_schema_of_the_documentation_is_that_of_the_command(capsys):
+    published = json.loads((ROOT / "docs" / "run.schema.json").read_text())
+    assert json.loads(run(capsys, "--schema")[1]) == published
