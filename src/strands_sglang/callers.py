@@ -48,7 +48,7 @@ from strands.hooks import (
 from strands.middleware import ExecuteToolStage
 from strands.types.tools import ToolResult
 
-from .conversation.messages import read_message, report_refused
+from .conversation.messages import read_message, report_refused, to_strands
 from .conversation.model_options import RefusedResults
 from .exceptions import MessageConversionError
 from .template import ControlTokens
@@ -396,6 +396,9 @@ def _has_tools(agent: Any) -> bool:
 
 def _turn_in(turns: list[Turn], message: Mapping[str, Any]) -> Turn | None:
     """The latest of these turns that a message is."""
+    # Most are what the SDK made of the latest reply, and to read it anew would cost more than to write it.
+    if to_strands(turns[-1].reply)["content"] == message.get("content"):
+        return turns[-1]
     try:
         observed = read_message(message)
     except MessageConversionError:  # no model gives such a reply; a hook wrote it

@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=pydantic.BaseModel)
 
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
+
 
 class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have types, those of other models none
     """A Strands model over any backend that samples token by token: SGLang, vLLM, the embedded engine.
@@ -229,7 +231,7 @@ def _events(sampled: SampledTurn) -> list[StreamEvent]:
     for call in reply.calls:
         start = {"toolUse": {"toolUseId": call.id, "name": call.name}}
         events.append({"contentBlockStart": {"start": start}})  # other blocks have none, as with Bedrock
-        _add_block(events, {"toolUse": {"input": json.dumps(call.input, ensure_ascii=False)}})
+        _add_block(events, {"toolUse": {"input": _to_json(call.input)}})
     prompt, count = sampled.prompt_length, len(completion.output_ids)
     usage: dict[str, int] = {"inputTokens": prompt, "outputTokens": count, "totalTokens": prompt + count}
     if completion.cached_tokens is not None:

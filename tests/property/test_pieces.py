@@ -294,8 +294,8 @@ def test_pieces_that_fill_the_memory_make_room(monkeypatch: pytest.MonkeyPatch) 
     for number in range(50):
         text = f"word{number} and more of it" + "x" * 100
         assert encoder.encode(text) == rust.encode(text, add_special_tokens=False).ids
-    assert len(encoder._kept) <= 10
-    assert 0 < len(encoder._words) <= 10
+    for kept in (encoder._pieces, encoder._texts, encoder._words):
+        assert 0 < len(kept) <= 10
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -29,21 +28,52 @@ class _ReadHistory(Generic[T]):
     text_at: list[int] = field(default_factory=list)
     texts: list[Any] = field(default_factory=list)
     exact_at: list[int] = field(default_factory=list)
-    exact: list[bytearray] = field(default_factory=list)
+    ends: list[int] = field(default_factory=lambda: [1])
+    """Where the bytes of each other item begin, and where the next would."""
+    exact: bytearray = field(default_factory=lambda: bytearray(b"["))
+    """The bytes of all other items as one list of JSON that is still open: it is compared whole."""
 
     def is_start_of(self, items: Sequence[Any]) -> bool:
         """True if the items begin with this history."""
         size = len(self.values)
         if size > len(items) or (self.text_at and self.text_at[-1] == size - 1 and self.texts[-1] != items[size - 1]):
             return False  # without a look at the rest, as for another agent's
-        texts, exact = map(items.__getitem__, self.text_at), map(items.__getitem__, self.exact_at)
-        return list(texts) == self.texts and _encode_all(list(exact)) == self.exact
+        if [items[index] for index in self.text_at] != self.texts:
+            return False
+        exact = [items[index] for index in self.exact_at]
+        return not exact or memoryview(_encode_list(exact))[:-1] == memoryview(self.exact)[:-1]
+
+    def add(self, item: Any, value: T, text: Any) -> None:
+        """Append an item, which was read as `value`; `text` is a copy of it, where it is nothing but text."""
+        if text is None:
+            self.exact += memoryview(_encode_list([item]))[1:-1]
+            self.exact += b","
+            self.ends.append(len(self.exact))
+            self.exact_at.append(len(self.values))
+        else:
+            self.texts.append(text)
+            self.text_at.append(len(self.values))
+        self.values.append(value)
+
+    def common_start(self, items: Sequence[Any]) -> int:
+        """Number of items that both begin with, where no item of this history is nothing but text."""
+        for index, item in enumerate(items[: len(self.exact_at)]):
+            begin, end = self.ends[index], self.ends[index + 1] - 1
+            if memoryview(_encode_list([item]))[1:-1] != memoryview(self.exact)[begin:end]:
+                return index
+        return min(len(items), len(self.exact_at))
 
     def up_to(self, count: int) -> _ReadHistory[T]:
         """The history up to an index."""
         text, exact = bisect_left(self.text_at, count), bisect_left(self.exact_at, count)
+        ends = self.ends[: exact + 1]
         return _ReadHistory(
-            self.values[:count], self.text_at[:text], self.texts[:text], self.exact_at[:exact], self.exact[:exact]
+            self.values[:count],
+            self.text_at[:text],
+            self.texts[:text],
+            self.exact_at[:exact],
+            ends,
+            self.exact[: ends[-1]],
         )
 
 
@@ -74,34 +104,28 @@ class HistoryReader(Generic[T]):
                 count = len(history.values)
             for index in range(count, len(items)):
                 item = items[index]
-                value, text = read_one(item, index, history.values), self._copy_text(item)
-                if text is None:
-                    history.exact += _encode_all([item])
-                    history.exact_at.append(index)
-                else:
-                    history.texts.append(text)
-                    history.text_at.append(index)
-                history.values.append(value)  # last: what raised above has left nothing
+                value = read_one(item, index, history.values)
+                history.add(item, value, self._copy_text(item))
             self._recent = [*others[-(self._capacity - 1) :], history]
             return history.values[:]
 
     def _take_common_start(self, items: Sequence[Any], others: list[_ReadHistory[T]]) -> _ReadHistory[T]:
         """The start of a history whose last items a client spells anew, in place of that history."""
-        marks = _encode_all(items)
         for each in others:
-            count = [*map(operator.eq, each.exact, marks), False].index(False)
-            # Agents that only begin alike keep histories of their own.
-            if len(each.exact) == len(each.values) and 2 * count >= len(each.values):
+            if each.text_at:
+                continue
+            count = each.common_start(items)
+            if 2 * count >= len(each.values):  # agents that only begin alike keep histories of their own
                 others.remove(each)
                 return each.up_to(count)
         return _ReadHistory()
 
 
-def _encode_all(items: Sequence[Any]) -> list[bytearray]:
-    try:  # in C; copied, for orjson leaves eight times the room that a text needs
-        return list(map(bytearray, map(orjson.dumps, items)))
+def _encode_list(items: list[Any]) -> bytes:
+    try:
+        return orjson.dumps(items)
     except TypeError:  # images, an integer beyond 64 bits, or half of a surrogate pair
-        return list(map(bytearray, map(encode_value, items)))
+        return b"[%b]" % b",".join(map(encode_value, items))
 
 
 class StrandsReader(HistoryReader[History]):

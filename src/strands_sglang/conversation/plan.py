@@ -17,6 +17,8 @@ from .limits import Bounds, Reservation
 from .model_options import AbortPolicy, SGLangConfig
 from .prompts import PreparedTurn
 
+_SCALARS = (bool, int, float, str)
+
 
 class CallPlan(NamedTuple):
     """A request, and what its answers are read by.
@@ -91,7 +93,7 @@ class CallPlanner:
         if checked_by != backend or spelled != (spelled := f"{wanted!r}, {vocab_size}"):
             checked = backend.check_sampling_params(wanted, vocab_size=vocab_size)
             self._sampling = backend, spelled, checked
-        wanted = copy.deepcopy(checked)
+        wanted = {name: value if type(value) in _SCALARS else copy.deepcopy(value) for name, value in checked.items()}
         bounds = await self._bounds(context, can, call, config, reservation, wanted.get("max_new_tokens"))
         wanted["max_new_tokens"] = longest = bounds.most_tokens()
         # A budget may leave less than the least length asked for; servers refuse such a request.

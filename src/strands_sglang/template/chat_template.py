@@ -24,6 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from ..exceptions import TemplateError
 
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+_REASONING_FIELDS = frozenset(REASONING_FIELDS)
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _NO_TEMPLATE = "pass chat_template= with the jinja text of the model's template"
 
@@ -185,10 +186,11 @@ def with_plain_content(message: Mapping[str, Any]) -> dict[str, Any]:
     content = out.get("content")
     if content.__class__ is not str and content is not None:
         out = {**out, "content": plain(content)}
-    for name in REASONING_FIELDS:
-        reasoning = out.get(name)
-        if reasoning is not None:
-            return {"thinking": reasoning, **out, "reasoning_content": reasoning}
+    if not _REASONING_FIELDS.isdisjoint(out):
+        for name in REASONING_FIELDS:
+            reasoning = out.get(name)
+            if reasoning is not None:
+                return {"thinking": reasoning, **out, "reasoning_content": reasoning}
     return out
 
 
@@ -335,7 +337,9 @@ def compile_template(text: str) -> jinja2.Template:
         namespace=_Namespace,
     )
     try:
-        return env.from_string(text)
+        template = env.from_string(text)
+        template.globals = dict(template.globals)  # they never change again, and jinja's chain of maps is slow to copy
+        return template
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(
             f"chat template is not valid jinja: {error.message} (line {error.lineno}); pass another chat_template="

@@ -127,17 +127,18 @@ def _mark_token(match: re.Match[str]) -> str:
 
 def first_spelled(value: Any, pattern: re.Pattern[str]) -> str:
     """A control token in the texts of plain data; empty if there is none."""
-    waiting = [value]
+    waiting, texts = [value], list[str]()
     for item in waiting:
-        if isinstance(item, str):
-            if match := pattern.search(item):
-                return match.group()
-        elif isinstance(item, (list, tuple)):
-            waiting += item
-        elif isinstance(item, (dict, Mapping)):  # the plain type first: it is tested faster
+        kind = item.__class__
+        if kind is str or isinstance(item, str):
+            texts += (item,)
+        elif kind is dict or isinstance(item, Mapping):
             waiting += item
             waiting += item.values()
-    return ""
+        elif kind is list or isinstance(item, (list, tuple)):
+            waiting += item
+    found = pattern.search("\0".join(texts))  # one search: nearly always there is none, and no token has this character
+    return found.group() if found else ""
 
 
 def unmark(text: str) -> Rendered:

@@ -21,6 +21,7 @@ from ..exceptions import ControlTokenError
 from ..fast_paths import FastPath
 from ..template import Span, pattern_of
 from ..trajectory import pack_ids
+from ..trajectory.packed import TOKEN_TYPECODE
 
 if TYPE_CHECKING:
     from .pieces import PieceDecoder, PieceEncoder
@@ -233,7 +234,7 @@ def codec_of(tokenizer: Any) -> Codec:
 
 
 def _class_encode(tokenizer: Any, text: str) -> list[int]:
-    return list(tokenizer.encode(text, add_special_tokens=False))
+    return pack_ids(tokenizer.encode(text, add_special_tokens=False)).tolist()
 
 
 def _class_decode(tokenizer: Any, ids: list[int]) -> str:
@@ -278,10 +279,8 @@ class TokenizerAdapter:
             ControlTokenError: There are such spans and the tokenizer cannot encode them as text.
         """
         if not text:
-            return pack_ids(())
-        if literal:
-            return pack_ids(self.codec.encode_literal(text, literal))
-        return pack_ids(self.codec.encode(text))
+            return array(TOKEN_TYPECODE)
+        return array(TOKEN_TYPECODE, self.codec.encode_literal(text, literal) if literal else self.codec.encode(text))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids with every special token kept and no clean-up."""

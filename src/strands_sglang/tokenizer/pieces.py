@@ -49,10 +49,12 @@ class PieceEncoder:
         self._tokens = tuple(tokens)
         self._token_ids = {str(token.content): (number,) for number, token in rust.get_added_tokens_decoder().items()}
         self._cuts = cuts
-        self._kept = _Kept(rust.model)
+        tokenize = rust.model.tokenize
+        self._pieces = _Kept(lambda piece: [token.id for token in tokenize(_write_bytes(piece))])
+        self._texts = _Kept(self._encode_text)
         # No cut joins a word to the space behind it, and one of them leaves no space uncut.
         is_word_wise = all(cut.spaces_lead for cut in cuts) and any(cut.takes_spaces for cut in cuts)
-        self._words = _Words(self._encode_part) if is_word_wise else None
+        self._words = _Words(self._texts) if is_word_wise else None
 
     @classmethod
     def of(cls, rust: Any) -> PieceEncoder | None:
@@ -70,18 +72,18 @@ class PieceEncoder:
         for part, is_token in self._split_tokens(text):
             if is_token:
                 ids += self._token_ids[part]
-            elif self._words is None or (found := self._words.encode(part)) is None:
-                ids += self._encode_part(part)
+            elif self._words is None or len(part) <= _LONGEST_KEPT or (found := self._words.encode(part)) is None:
+                ids += self._texts[part]
             else:
                 ids += found
         return ids
 
-    def _encode_part(self, text: str) -> Iterator[int]:
-        """Ids of a text between two tokens."""
+    def _encode_text(self, text: str) -> Iterator[int]:
+        """Ids of a text without tokens."""
         pieces: Iterable[str] = (text,)
         for cut in self._cuts:
             pieces = chain.from_iterable(map(cut, pieces))
-        return chain.from_iterable(map(self._kept.__getitem__, pieces))
+        return chain.from_iterable(map(self._pieces.__getitem__, pieces))
 
     def _state_now(self) -> tuple[Any, ...]:
         """Marks that tell, in a microsecond, whether the tokenizer was changed."""
@@ -102,30 +104,34 @@ class PieceEncoder:
 
 
 class _Kept(dict[str, Ids]):
-    """Ids of pieces, as the Rust model gives them."""
+    """Ids of short texts, remembered.
 
-    def __init__(self, model: Any) -> None:
-        self._tokenize = model.tokenize
+    Args:
+        encode: Encodes those that are new.
+    """
 
-    def __missing__(self, piece: str) -> Ids:
-        written = piece.encode().decode("latin-1").translate(_WRITTEN)
-        ids = tuple(token.id for token in self._tokenize(written))
-        if len(piece) <= _LONGEST_KEPT:
+    def __init__(self, encode: Callable[[str], Iterable[int]]) -> None:
+        self._encode = encode
+
+    def __missing__(self, text: str) -> Ids:
+        ids = tuple(self._encode(text))
+        if len(text) <= _LONGEST_KEPT:
             if len(self) >= _KEPT_PIECES:
                 self.clear()
-            self[piece] = ids
+            self[text] = ids
         return ids
 
 
-class _Words(dict[str, Ids]):
+class _Words(_Kept):
     """Ids of words, each with the space in front of it, which is not part of the key.
 
     Args:
-        encode_part: Encodes any text between two tokens.
+        texts: Ids of texts without tokens.
     """
 
-    def __init__(self, encode_part: Callable[[str], Iterable[int]]) -> None:
-        self._encode_part = encode_part
+    def __init__(self, texts: _Kept) -> None:
+        super().__init__(lambda word: texts[f" {word}"])
+        self._texts = texts
 
     def encode(self, text: str) -> list[int] | None:
         """Ids of a text; None where it has several blanks in a row, of which one piece may consist."""
@@ -137,17 +143,17 @@ class _Words(dict[str, Ids]):
             ids = list(chain.from_iterable(map(self.__getitem__, words)))
         except KeyError:
             return None
-        return [*(self._encode_part(first) if first else ()), *ids, *self._encode_part(f" {last}")]
+        return [*(self._texts[first] if first else ()), *ids, *self._texts[f" {last}"]]
 
     def __missing__(self, word: str) -> Ids:
         if not word or word[-1].isspace():
             raise KeyError(word)
-        ids = tuple(self._encode_part(f" {word}"))
-        if len(word) < _LONGEST_KEPT:
-            if len(self) >= _KEPT_PIECES:
-                self.clear()
-            self[word] = ids
-        return ids
+        return super().__missing__(word)
+
+
+def _write_bytes(piece: str) -> str:
+    """A piece as byte-level BPE writes it: a character for each byte."""
+    return piece.encode().decode("latin-1").translate(_WRITTEN)
 
 
 class PieceDecoder:

@@ -122,9 +122,13 @@ def pack_ids(ids: Any, name: str = "token_ids", error: type[Exception] = ValueEr
     if not set(map(type, listed)) <= {int}:
         index = next(i for i, item in enumerate(listed) if type(item) is not int)
         raise error(f"{name}[{index}]={listed[index]!r:.200}: expected an integer token id")
-    if listed and ((wrong := min(listed)) < 0 or (wrong := max(listed)) >= 1 << 31):
-        raise error(f"{name} has {wrong}: expected token ids from 0 to 2147483647")
-    return array(TOKEN_TYPECODE, listed)
+    wrong = min(listed, default=0)
+    try:
+        if wrong >= 0:
+            return array(TOKEN_TYPECODE, listed)
+    except OverflowError:
+        wrong = max(listed)
+    raise error(f"{name} has {wrong}: expected token ids from 0 to 2147483647")
 
 
 def pack_logprobs(logprobs: Iterable[float | None] | None, length: int, what: str) -> array[float] | None:
