@@ -440,6 +440,11 @@ class StepResult(StoredModel):
     def error(self, error: ErrorRecord | None) -> None:
         self.end = End(self.end.reason, error=error)
 
+    def _repr_html_(self) -> str:
+        from .notebook import result_html
+
+        return result_html(self)
+
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         yield "reward", None if self.reward is None else self.reward.reward
         yield "termination_reason", self.termination_reason.value

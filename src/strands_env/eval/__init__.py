@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .run.progress import Progress, ProgressState
     from .run.sampling import Executor
     from .sample import EvalSample
-    from .saved import read_scores
+    from .saved import SavedRun, read_scores
     from .store import read_results
     from .verify import Verification, verify_run
 
@@ -60,6 +60,7 @@ __all__ = [
     "RetryPolicy",
     "RunSummary",
     "SameFailureError",
+    "SavedRun",
     "ScoreTable",
     "StoreCorruptError",
     "StoreError",
@@ -101,7 +102,7 @@ _HOMES = {
         ".registry",
     ),
     "read_results": ".store",
-    "read_scores": ".saved",
+    **dict.fromkeys(("SavedRun", "read_scores"), ".saved"),
 }
 
 

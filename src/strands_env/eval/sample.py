@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -55,6 +56,9 @@ class EvalSample(BaseModel):
         end = self.step_result.end
         lost = replace(end, outcome=Outcome.INFRASTRUCTURE) if value else End(end.reason, error=end.error)
         self.step_result = self.step_result.model_copy(update={"end": lost})
+
+    def _repr_html_(self) -> str:
+        return f"<b>{html.escape(f'{self.prompt_id}/{self.index}')}</b>{self.step_result._repr_html_()}"
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         yield from (("prompt_id", self.prompt_id), ("index", self.index))

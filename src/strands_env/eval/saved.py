@@ -7,12 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from strands_env.core.notebook import table_html
 from strands_env.eval.drift import DriftTotals
 from strands_env.eval.errors import EvalError, NoResultsError, StoreCorruptError
-from strands_env.eval.metrics import ScoreTable
+from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.options import EvalOptions
 from strands_env.eval.store import ResultReader, StorePaths, load_run, read_results
 from strands_sglang.backends.engine.own_models import UnknownModelError
+
+_ROWS = 20
+"""Prompts of a run that a notebook shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +32,10 @@ class SavedRun:
     """A run on disk; `document` is its saved configuration, empty where there is none, with these three sections."""
 
     paths: StorePaths
-    document: Mapping[str, Any]
-    config: Mapping[str, Any] = field(init=False)
-    environment: Mapping[str, Any] = field(init=False)
-    about: Mapping[str, Any] = field(init=False)
+    document: Mapping[str, Any] = field(repr=False)
+    config: Mapping[str, Any] = field(init=False, repr=False)
+    environment: Mapping[str, Any] = field(init=False, repr=False)
+    about: Mapping[str, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for section in ("config", "environment", "about"):
@@ -51,6 +55,18 @@ class SavedRun:
         file, folder = self.paths.results.stem, self.paths.results.resolve().parent.name
         own = folder if file == "results" and folder else file
         return str(self.config.get("benchmark") or own)
+
+    def _repr_html_(self) -> str:
+        table = self.scores()
+        summary = summarize(table)
+        value = summary.mean_reward
+        title = (
+            f"{self.name} · reward {value.value:.3f} [{value.low:.3f}, {value.high:.3f}] · {summary.samples} samples"
+        )
+        scores = list(zip(table.prompt_ids, table.by_prompt(), strict=True))
+        rows = [(name, score.mean if score.n else None, score.n) for name, score in scores[:_ROWS]]
+        more = f"{title}, the first {_ROWS} of {len(scores)} prompts" if len(scores) > _ROWS else title
+        return table_html(more, ("prompt", "reward", "samples"), rows)
 
     @property
     def header(self) -> dict[str, Any]:

@@ -144,7 +144,10 @@ class Conversation:
     @property
     def trajectories(self) -> list[Trajectory]:
         """Every path of the episode; each sampled token carries loss in exactly one of them."""
-        return self.forest.trajectories()
+        exported = self.forest.trajectories()
+        for path in exported:
+            path.tokenizer = self.tokenizer
+        return exported
 
     @property
     def tool_parse_errors(self) -> dict[str, int]:

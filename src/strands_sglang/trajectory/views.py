@@ -57,6 +57,7 @@ class Trajectory(TokenView):
         sampling_mask: The tokens that survived top-k and top-p at each position, or None. Not part of any file.
         turns: The turns, root first, where a model exports it; results and files keep none.
         trained: For every turn whether this trajectory trains its sampled tokens.
+        tokenizer: The model's tokenizer, by which a notebook shows texts; not part of any file, copy or message.
     """
 
     tokens: TokenSequence
@@ -74,11 +75,20 @@ class Trajectory(TokenView):
     sampling_mask: SamplingMask | None = field(default=None, repr=False, compare=False)
     turns: tuple[Turn, ...] = field(default=(), repr=False, compare=False)
     trained: tuple[bool, ...] = field(default=(), repr=False, compare=False)
+    tokenizer: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.role = Role(self.role)
         self.media = list(self.media)
         self.order = tuple(self.order)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "tokenizer": None}
+
+    def _repr_html_(self) -> str:
+        from .html import trajectory_html  # loads NumPy
+
+        return trajectory_html(self)
 
     @classmethod
     def from_turns(

@@ -1,0 +1,61 @@
+"""Results as HTML for notebooks. What they hold stays text, and nothing outside is loaded."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .types import StepResult
+
+MOST_TEXT = 2000
+"""Characters of a block that are shown."""
+
+
+def table_html(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table under a title; numbers stand to the right."""
+
+    def cell(value: object, tag: str = "td") -> str:
+        text, side = value, "left"
+        if isinstance(value, int | float):
+            text, side = (f"{value:.3f}" if isinstance(value, float) else f"{value:,}"), "right"
+        return f'<{tag} style="text-align:{side}">{html.escape("–" if text is None else str(text))}</{tag}>'
+
+    lines = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
+    names = "".join(cell(name, "th") for name in head)
+    return f"<div><b>{html.escape(title)}</b><table><thead><tr>{names}</tr></thead><tbody>{lines}</tbody></table></div>"
+
+
+def result_html(result: StepResult) -> str:
+    """The reward, the messages and the tokens of a step."""
+    reward = None if result.reward is None else result.reward.reward
+    metrics = result.observation.metrics
+    title = f"reward {'–' if reward is None else f'{reward:g}'} · {result.termination_reason.value.replace('_', ' ')}"
+    title += f" · {metrics['wall_s']:.1f} s" if isinstance(metrics.get("wall_s"), float) else ""
+    parts = [f"<div><b>{html.escape(title)}</b></div>"]
+    if result.error is not None:
+        parts.append(f"<pre>{html.escape(f'{result.error.type}: {result.error.message}'[:MOST_TEXT])}</pre>")
+    style = "white-space:pre-wrap;overflow-wrap:anywhere;border-left:3px solid;padding-left:.6em;margin:.4em 0"
+    for message in result.observation.messages:
+        blocks = message.get("content") or []
+        texts = "\n".join(_block_text(block)[:MOST_TEXT] for block in blocks)
+        is_result = bool(blocks) and all("toolResult" in block for block in blocks)
+        role = "tool" if is_result else str(message.get("role"))
+        parts.append(f'<div style="{style}"><i>{html.escape(role)}</i>\n{html.escape(texts)}</div>')
+    parts += [trajectory._repr_html_() for trajectory in result.recorded_trajectories]
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _block_text(block: Any) -> str:
+    match block:
+        case {"text": str(text)}:
+            return text
+        case {"toolUse": {"name": name, **rest}}:
+            return f"{name}({json.dumps(rest.get('input'), ensure_ascii=False, default=repr)})"
+        case {"toolResult": {"content": [*inner]}}:
+            return "\n".join(map(_block_text, inner))
+        case {"reasoningContent": {"reasoningText": {"text": str(text)}}}:
+            return text
+    return f"({next(iter(block), 'empty')})" if isinstance(block, dict) else repr(block)

@@ -1,0 +1,25 @@
+"""`examples/notebook.ipynb` runs, and shows what it did when it was written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.notebook import run_notebook
+
+NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
+
+
+def test_the_notebook_runs_and_every_cell_shows_what_it_showed() -> None:
+    for package in ("torch", "transformers"):
+        pytest.importorskip(package)
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    outputs = run_notebook(NOTEBOOK)
+    kept = [[list(output.get("data", ())) for output in cell["outputs"]] for cell in cells]
+    assert [[list(output.get("data", ())) for output in cell] for cell in outputs] == kept
+    step, trajectory, run, sample = ("".join(cell[0]["data"]["text/html"]) for cell in outputs if cell)
+    for shown in (step, trajectory, sample):
+        assert "log-probability -" in shown and "&lt;|im_end|&gt;</span>" in shown
+    assert "What is 25 * 17?" in step and '<td style="text-align:left">6x7</td>' in run
