@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         TrajectoryError,
     )
     from .limiter import LoopLimiter, LoopLimitReachedError
+    from .limits import Limits
     from .model import SGLangModel, TokenModel
     from .rollout import Rollout
     from .tool_limiter import ToolLimiter
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ContextOverflowError",
     "ControlTokenError",
+    "Limits",
     "LoopLimitReachedError",
     "LoopLimiter",
     "LostContentError",
@@ -105,6 +107,7 @@ _HOMES = {
     "VLLMClient": "backends.vllm",
     **dict.fromkeys(("LoopLimiter", "LoopLimitReachedError"), "limiter"),
     **dict.fromkeys(("SGLangModel", "TokenModel"), "model"),
+    "Limits": "limits",
     "Rollout": "rollout",
     "ToolLimiter": "tool_limiter",
     **dict.fromkeys(("ToolParser", "ToolParseResult", "get_tool_parser", "register_tool_parser"), "tool_parsers"),

@@ -16,10 +16,11 @@ from strands.agent.conversation_manager import ConversationManager, NullConversa
 from strands.models import Model
 
 from strands_sglang.exceptions import check_positive, explain_arguments
+from strands_sglang.limits import Limits, limit_of
 from strands_sglang.trajectory import Role
 
 from .deadline import keep_error
-from .episode import Episode, clean_up, fail_step, new_limiter, set_up
+from .episode import Episode, clean_up, fail_step, set_up
 from .metrics import event_loop_metrics_to_dict
 from .overrides import action_optional, declares_action, make_action_optional, warn_of_misspelt_overrides
 from .scoring import RewardCallable, as_reward_function
@@ -59,16 +60,14 @@ class Environment:
         model_factory: Makes a fresh model for every step.
         system_prompt: System prompt; None reads `default_system_prompt_path`, where the class has one.
         reward_fn: Scores a finished step: a `RewardFunction`, or a plain function. None for no reward.
-        max_tool_iters: Number of replies with tool calls after which the loop ends.
-        max_tool_calls: Number of tool calls after which the loop ends.
-        max_parallel_tool_calls: Number of calls of one reply that are run; further ones are answered with an error.
-        max_messages: Number of messages, prompts included, after which the loop ends, once calls have their results.
+        limits: `Limits` on the loop and on tokens. Tokens are counted exactly with `SGLangModel`; with other providers
+            there is `max_trajectory_tokens` alone, checked before each model call.
+        max_tool_iters, max_tool_calls, max_parallel_tool_calls, max_messages, max_total_tokens: See `Limits`, in which
+            the last is `max_trajectory_tokens`.
         tool_timeout: Seconds one tool call may take; then it is answered with an error. None for no limit. Agents as
             tools have none.
         max_tool_output_chars: Characters of text in one tool result; what is longer keeps its beginning and end. None
             for no limit.
-        max_total_tokens: Budget of the whole trajectory in tokens, prompt and tool results included. Exact with
-            `SGLangModel`; checked before each model call with other providers.
         verbose: Print the agent's output as it comes.
         setup_timeout: Seconds `reset()` may take in `rollout` and `async with`.
         step_timeout: Seconds the agent loop may take.
@@ -103,6 +102,7 @@ class Environment:
         max_parallel_tool_calls: int | None = None,
         max_total_tokens: int | None = None,
         max_messages: int | None = None,
+        limits: Limits | None = None,
         setup_timeout: float | None = None,
         step_timeout: float | None = None,
         reward_timeout: float | None = None,
@@ -118,11 +118,16 @@ class Environment:
         if system_prompt is None and self.default_system_prompt_path is not None:
             system_prompt = Path(self.default_system_prompt_path).read_text(encoding="utf-8").strip()
         self.system_prompt = system_prompt
-        self.max_tool_iters = max_tool_iters
-        self.max_tool_calls = max_tool_calls
-        self.max_parallel_tool_calls = max_parallel_tool_calls
-        self.max_total_tokens = max_total_tokens
-        self.max_messages = max_messages
+        check_positive(whole=True, optional=True, zero=True, max_total_tokens=max_total_tokens)
+        self.limits = Limits.of(
+            limits,
+            max_tool_iters=max_tool_iters,
+            max_tool_calls=max_tool_calls,
+            max_parallel_tool_calls=max_parallel_tool_calls,
+            max_trajectory_tokens=max_total_tokens,
+            max_messages=max_messages,
+        )
+        self.limits.set_ones("loop", "tokens", owner=type(self).__name__)
         self.verbose = verbose
         self.setup_timeout = setup_timeout
         self.step_timeout = step_timeout
@@ -137,13 +142,18 @@ class Environment:
             self._own_thread = OneThread()
             weakref.finalize(self, self._own_thread.close)
         self.reward_fn = reward_fn
-        new_limiter(self)  # checks the limits
         check_positive("seconds", optional=True, **{name: getattr(self, name) for name in _TIMEOUTS})
         check_positive("characters", optional=True, max_tool_output_chars=max_tool_output_chars)
         known = {"_rollout": "interact(self, agent, action)"}  # as upstream
         if getattr(reward_fn, "__name__", None) != "compute_reward":  # else the method itself is the reward
             known["compute_reward"] = "the argument reward_fn"
         warn_of_misspelt_overrides(type(self), Environment, OVERRIDES, known)
+
+    max_tool_iters = limit_of("max_tool_iters")
+    max_tool_calls = limit_of("max_tool_calls")
+    max_parallel_tool_calls = limit_of("max_parallel_tool_calls")
+    max_total_tokens = limit_of("max_trajectory_tokens")
+    max_messages = limit_of("max_messages")
 
     if not TYPE_CHECKING:
 

@@ -85,7 +85,7 @@ class Episode:
         self.agents: list[Any] = []
         self.failures: dict[int | str, tuple[Phase, Exception]] = {}
         self.recorder = LoopRecorder()
-        self.limiter = new_limiter(env)
+        self.limiter = EpisodeLimiter(env.limits)
 
     @staticmethod
     def current() -> Episode | None:
@@ -267,7 +267,7 @@ class Episode:
         reason = TerminationReason.from_error(error, default=DEFAULT_REASONS.get(self.recorder.phase))
         if reason is TerminationReason.MAX_TOKENS_REACHED:  # the reply's own bound, a budget, or the context
             limit = getattr(self.models[0].model, "length_limit", None)
-            budget = self.env.max_total_tokens
+            budget = self.env.limits.max_trajectory_tokens
             if limit is None and budget is not None and self.limiter.total_tokens >= budget:
                 reason = TerminationReason.TOKEN_BUDGET_REACHED
             else:
@@ -432,20 +432,13 @@ def make_model(env: Environment, factory: ModelFactory) -> Model:
     check_factory(factory, "model_factory")
     model = check_model(factory(), "model_factory")
     config = getattr(model, "config", None)
-    if env.max_total_tokens is not None and isinstance(config, dict) and "max_trajectory_tokens" in config:
-        model.update_config(max_trajectory_tokens=env.max_total_tokens)
+    known = config if isinstance(config, dict) else {}
+    budgets = env.limits.set_ones("tokens")
+    if unknown := sorted(budgets.keys() - known.keys() - {"max_trajectory_tokens"}):  # that the limiter checks
+        raise ValueError(f"{type(model).__name__} keeps no {', '.join(unknown)}: SGLangModel does")
+    if kept := {name: value for name, value in budgets.items() if name in known}:
+        model.update_config(**kept)
     return model
-
-
-def new_limiter(env: Environment) -> EpisodeLimiter:
-    """The limits of one agent."""
-    return EpisodeLimiter(
-        max_tool_iters=env.max_tool_iters,
-        max_tool_calls=env.max_tool_calls,
-        max_parallel_tool_calls=env.max_parallel_tool_calls,
-        max_total_tokens=env.max_total_tokens,
-        max_messages=env.max_messages,
-    )
 
 
 def limit_tool(env: Environment, tool: AgentTool) -> AgentTool:

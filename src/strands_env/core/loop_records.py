@@ -21,6 +21,7 @@ from strands.hooks import (
 from strands.models import Model
 
 from strands_sglang.exceptions import ToolLimitReachedError
+from strands_sglang.limits import Limits
 from strands_sglang.tool_limiter import ToolLimiter
 from strands_sglang.trajectory import Role
 
@@ -234,6 +235,9 @@ class EpisodeLimiter(ToolLimiter):
     """A `ToolLimiter` that notes the limit in `reached`: if it raised in the loop, the SDK would log an error."""
 
     reached: ToolLimitReachedError | None = None
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(max_total_tokens=limits.max_trajectory_tokens, **limits.set_ones("loop"))
 
     def _on_message_added(self, event: MessageAddedEvent[Any]) -> None:
         try:

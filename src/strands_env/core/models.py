@@ -19,6 +19,7 @@ from strands_sglang.backends.clients import connect, get_client, open_engine
 from strands_sglang.backends.engine.own_models import ModelLoadError, is_own_model, only_from_cache, why_no_answer
 from strands_sglang.command_line import SERVERS
 from strands_sglang.exceptions import BackendConnectionError, MediaError, install_command
+from strands_sglang.limits import Limits
 from strands_sglang.trajectory.images import image_expander
 
 from .jsonable import name_of, plain
@@ -62,6 +63,8 @@ def sglang_model_factory(
     from strands_sglang.model import TokenModel
     from strands_sglang.tool_parsers import as_tool_parser
 
+    budgets = Limits.of(options.pop("limits", None)).set_ones("tokens", owner="a model")
+    options = {**budgets, **options}
     parser = as_tool_parser(tool_parser)
     params = dict(DEFAULT_SAMPLING_PARAMS if sampling_params is None else sampling_params)
     if seeded is None:

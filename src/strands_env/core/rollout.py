@@ -181,6 +181,7 @@ def describe(env: Any, action: Action | None = None) -> dict[str, Any]:
             "max_tool_iters": env.max_tool_iters,
             "max_tool_calls": env.max_tool_calls,
             "max_total_tokens": env.max_total_tokens,
+            **{name: value for name, value in env.limits.set_ones("tokens").items() if name != "max_trajectory_tokens"},
             "reward_fn": None if env.reward_fn is None else name_of(env.reward_fn),
             "reward": None if env.reward_fn is None else identify_reward(env.reward_fn),
         }

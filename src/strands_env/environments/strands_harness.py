@@ -17,8 +17,8 @@ from strands.hooks import AfterModelCallEvent, AgentInitializedEvent, HookOrder,
 from strands.sandbox import StreamChunk
 
 from strands_env.core import Environment, ModelFactory, TerminationReason
-from strands_env.core.episode import Episode, fail_step, limit_tool, new_limiter
-from strands_env.core.loop_records import watch_agent
+from strands_env.core.episode import Episode, fail_step, limit_tool
+from strands_env.core.loop_records import EpisodeLimiter, watch_agent
 from strands_env.core.sdk_patches import memory_saves
 from strands_env.core.termination import Phase
 from strands_env.rewards import ExactMatchReward
@@ -180,7 +180,7 @@ class _Team(HookProvider):
     def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
         """Register with an agent: the hooks of the environment with the first, limits of its own with a sub-agent."""
         if self._hooks is None:
-            registry.add_hook(new_limiter(self._env))
+            registry.add_hook(EpisodeLimiter(self._env.limits))
             registry.add_callback(AgentInitializedEvent, self._subagent_made)
             registry.add_callback(AfterModelCallEvent, self._after_model, order=HookOrder.SDK_LAST)  # after retries
             return

@@ -35,7 +35,7 @@ from strands_env.training.build import samples_from_step
 from strands_env.training.driver import Rollout, drive_rollout
 from strands_env.training.export import image_inputs, one_row, status_of, written_for
 from strands_env.training.sample import InvalidSampleError, TrainingSample
-from strands_sglang import SGLangModel
+from strands_sglang import Limits, SGLangModel
 from strands_sglang.backends import Backend, Capabilities, GenerateAnswer, GenerateRequest, LogprobKind
 from strands_sglang.backends.answer import check_output, checked_ids, checked_logprobs, weight_spans
 from strands_sglang.exceptions import BackendAnswerError
@@ -200,8 +200,8 @@ async def run_rollout(
             tokenizer=tokenizer,
             client=backends[-1],
             sampling_params={"max_new_tokens": response_length},
-            max_sampled_tokens=response_length,
-            max_response_tokens=response_length,  # verl counts tool results as well
+            # verl counts tool results as well.
+            limits=Limits(max_sampled_tokens=response_length, max_response_tokens=response_length),
             **options,
         )
 

@@ -51,7 +51,7 @@ from .generation import generate
 from .history_reader import StrandsReader
 from .limits import CancelScope, Reservation, SharedBudget
 from .messages import SystemPrompt, read_message, system_text
-from .model_options import DEFAULTS, InjectedContext, ReasoningPolicy, SGLangConfig, merge_options
+from .model_options import DEFAULTS, InjectedContext, ModelOptions, ReasoningPolicy, SGLangConfig, merge_options
 from .plan import CallPlanner
 from .prompts import PreparedTurn, PromptBuilder, PromptFormat, TurnRequest, drops_reasoning
 from .reply import SampledTurn, read_reply, without_stop
@@ -87,7 +87,7 @@ class Conversation:
         vocab_size: int | None = None,
         processor: Processor | None = None,
         tool_call_parser: ToolParser | str | None = None,
-        **options: Unpack[SGLangConfig],
+        **options: Unpack[ModelOptions],
     ) -> None:
         if (client is None) == (base_url is None):
             raise TypeError("exactly one of client= and base_url= is needed")
@@ -171,7 +171,7 @@ class Conversation:
 
     # ---- configuration ------------------------------------------------
 
-    def update_config(self, **changes: Unpack[SGLangConfig]) -> None:
+    def update_config(self, **changes: Unpack[ModelOptions]) -> None:
         """Change options, with the errors of the constructor. A changed template argument starts a new path."""
         self.config = self._prompts.options = self._as_options(merge_options(self.config, changes, self.backend))
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict, cast, get_typ
 
 from ..backends import Backend, SamplingParams
 from ..exceptions import check_positive, did_you_mean
+from ..limits import Limits
 from ..template import ControlTokens, DroppedContent
 from ..trajectory.media import ImageEncoding
 
@@ -173,6 +174,12 @@ class SGLangConfig(TypedDict, total=False):
     """Fields of the backend's own in every request, e.g. `{"priority": 1}`."""
 
 
+class ModelOptions(SGLangConfig, total=False):
+    """The options, and several budgets as one."""
+
+    limits: Limits | None
+
+
 _OPTIONS: dict[str, Option] = {
     name: hint.__metadata__[0] for name, hint in get_type_hints(SGLangConfig, include_extras=True).items()
 }
@@ -190,7 +197,9 @@ def merge_options(current: SGLangConfig, changes: Mapping[str, Any], backend: Ba
         ValueError: An option has a wrong value.
     """
     merged = dict(current)
-    for name, value in changes.items():
+    named = {name: value for name, value in changes.items() if name != "limits"}
+    budgets = Limits.of(changes.get("limits")).set_ones("tokens", owner="a model")
+    for name, value in {**budgets, **named}.items():
         if name not in DEFAULTS:
             if name in SAMPLING_NAMES:
                 raise TypeError(f"{name!r} is a sampling parameter: write sampling_params={{{name!r}: {value!r}}}")

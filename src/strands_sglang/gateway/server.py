@@ -24,6 +24,7 @@ from ..backends import Backend, GenerateClient
 from ..conversation import Conversation
 from ..conversation.model_options import DEFAULTS, SAMPLING_NAMES, RefusedResults
 from ..exceptions import StateError, StateFullError, refuse_unknown
+from ..limits import Limits
 from ..tokenizer import Tokenizer
 from ..trajectory import digest, encode_value
 from .canonical import VOLATILE_RULES
@@ -228,7 +229,7 @@ class Gateway:
         *,
         labels: Mapping[str, Any] | None = None,
         sampling: Mapping[str, Any] | None = None,
-        limits: Mapping[str, Any] | None = None,
+        limits: Limits | Mapping[str, Any] | None = None,
         name: str | None = None,
         key: str | None = None,
         join_equal: bool | None = None,
@@ -239,8 +240,7 @@ class Gateway:
         Args:
             labels: Whatever identifies the rollout; JSON values, at most 100 levels deep.
             sampling: SGLang sampling parameters; they win over those of clients and of the gateway.
-            limits: Those of `SessionOptions`, and `max_sampled_tokens` (of the session), `max_trajectory_tokens` (of
-                one path), `context_window_limit`.
+            limits: `Limits` on calls and tokens, as such or by name.
             name: Name in paths, of 1 to 128 letters, digits and `._~-`; a random one by default.
             key: Its key, of no other open session; a random one of 128 bits by default.
             join_equal: See `SessionOptions`; that of the gateway by default.
@@ -251,7 +251,8 @@ class Gateway:
             ValueError: Labels that are not JSON values, an unknown limit or sampling parameter, a name that cannot
                 stand in an address, or a name or key that is taken.
         """
-        for what, value in (("labels", labels), ("sampling", sampling), ("limits", limits)):
+        named = None if isinstance(limits, Limits) else limits
+        for what, value in (("labels", labels), ("sampling", sampling), ("limits", named)):
             object_text(value, what)
         if not isinstance(join_equal, bool | None):
             raise TypeError(f"join_equal must be true or false, got {join_equal!r}")
@@ -263,7 +264,10 @@ class Gateway:
         holder = self.sessions.by_key(key)
         if holder is not None and not holder.is_sealed:
             raise ValueError(f"the key belongs to the open session {holder.id!r}; close it, or give another key")
-        session_options, budgets = self.options.with_limits(limits or {})
+        bounds = Limits.of(limits)
+        bounds.set_ones("calls", "tokens", owner="a session")
+        budgets = bounds.set_ones("tokens")  # of its conversation
+        session_options = replace(self.options, limits=Limits(**bounds.set_ones("calls")))
         if join_equal is not None:
             session_options = replace(session_options, join_equal=join_equal)
         if conversation is not None and (sampling or budgets):
@@ -278,7 +282,7 @@ class Gateway:
             "reward_key": new_key(),
             "secret": secrets.token_hex(16),
             "labels": dict(labels or {}),
-            "options": asdict(session_options),
+            "options": asdict(session_options) | {"limits": session_options.limits.set_ones()},
             "conversation": {
                 "routing_key": self._conversation_options.get("routing_key") or uuid.uuid4().hex,
                 **budgets,
@@ -296,7 +300,7 @@ class Gateway:
             secret=bytes.fromhex(header["secret"]),
             gateway_url=lambda: self.url,
             conversation=conversation or Conversation(tokenizer=self.tokenizer, client=self.client, **options),
-            options=SessionOptions(**header["options"]),
+            options=SessionOptions.read(header["options"]),
             labels=header["labels"],
             file=file,
             telemetry=self.telemetry,

@@ -62,8 +62,8 @@ class Session(SessionState):
         self.log = SessionLog(self, file)
         self.translation = Translation(self.conversation, self.options, self.secret)
         self.answers = Answers(self.conversation.forest, self.log.note_fate)
-        if self.options.max_parallel is not None:
-            self._slots = asyncio.Semaphore(self.options.max_parallel)
+        if self.options.limits.max_parallel is not None:
+            self._slots = asyncio.Semaphore(self.options.limits.max_parallel)
 
     # ---- for its maker ------------------------------------------------
 
@@ -270,13 +270,13 @@ class Session(SessionState):
 
     def _find_reached(self) -> Exception | None:
         """The limit that a further request would break, or None."""
-        options, counters = self.options, self.counters
+        options, limits, counters = self.options, self.options.limits, self.counters
         keeps_last = options.final_words is not None  # the last request, for the final answer
         requests = counters.sampled + self.in_flight + counters.passed + self._passing
-        if options.max_requests is not None and requests >= options.max_requests - keeps_last:
-            return MaxRequestsReachedError(options.max_requests, requests)
-        if options.max_seconds is not None and time.monotonic() - (self.began or 0.0) >= options.max_seconds:
-            return MaxSecondsReachedError(options.max_seconds)
+        if limits.max_requests is not None and requests >= limits.max_requests - keeps_last:
+            return MaxRequestsReachedError(limits.max_requests, requests)
+        if limits.max_seconds is not None and time.monotonic() - (self.began or 0.0) >= limits.max_seconds:
+            return MaxSecondsReachedError(limits.max_seconds)
         budget, sampled = self.conversation.config["max_sampled_tokens"], self.conversation.forest.sampled_tokens
         if keeps_last and budget is not None and sampled >= budget - options.final_tokens(budget):
             return TokenBudgetReachedError("max_sampled_tokens", budget, sampled)
@@ -343,13 +343,13 @@ class Session(SessionState):
         request = prepared.request
         main = self.main_agents.setdefault(bool(request.tools), MainAgent(request.agent))
         left: float | None = None
-        if self.options.max_seconds is not None and self.options.final_words is None:  # else a reply is finished
-            left = self.options.max_seconds - (time.monotonic() - (self.began or 0.0))
+        if self.options.limits.max_seconds is not None and self.options.final_words is None:  # else a reply is finished
+            left = self.options.limits.max_seconds - (time.monotonic() - (self.began or 0.0))
         with self._noting_failure():
             began = time.time_ns()
             try:
                 async with asyncio.timeout(left) as time_limit, self._slots:  # the wait for a slot counts too
-                    if self.options.max_parallel is not None:
+                    if self.options.limits.max_parallel is not None:
                         self.telemetry.note(Phase.WAIT, call, began)
                         began = time.time_ns()
                     sampled = await self.conversation.sample(prepared)
@@ -357,7 +357,7 @@ class Session(SessionState):
             except TimeoutError:
                 if not time_limit.expired():
                     raise
-                raise MaxSecondsReachedError(self.options.max_seconds or 0.0) from None
+                raise MaxSecondsReachedError(self.options.limits.max_seconds or 0.0) from None
         self.failure = None
         if request.agent == main.name:
             main.turn, main.history = sampled.turn, History(prepared.history, sampled.reply)

@@ -99,7 +99,7 @@ class Translation:
         params = {name: value for name, value in wire.sampling.items() if name not in configured}
         if not self._options.client_sampling:
             params = {}
-        bounds = [wire.max_tokens, self._options.max_new_tokens, configured.get("max_new_tokens")]
+        bounds = [wire.max_tokens, self._options.limits.max_new_tokens, configured.get("max_new_tokens")]
         budget = self._conversation.config["max_sampled_tokens"]
         if budget is not None and not is_final and (kept := self._options.final_tokens(budget)):
             # At least one: servers refuse a request for no tokens.

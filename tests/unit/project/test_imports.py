@@ -33,7 +33,7 @@ LIGHT_ENGINE = ("generation", "own_models", "server", "smollm2", "templates", "t
 # strands_sglang.trajectory.forest); a unit may import units of its own and of lower layers, in no circle.
 SGLANG_LAYERS = [
     ["hints"],
-    ["cache", "compat", "exceptions", "fast_paths", "lines", "secret_names"],
+    ["cache", "compat", "exceptions", "fast_paths", "limits", "lines", "secret_names"],
     ["command_line"],
     ["template", "tool_parsers", "trajectory", "tool_limiter"],
     ["backends", "tokenizer"],

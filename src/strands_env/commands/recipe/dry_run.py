@@ -24,7 +24,7 @@ from strands_env.eval.options import EvalOptions
 from strands_env.eval.run.tasks import catch_exits, stream, with_names
 from strands_env.rewards.proof import RewardProof, prove_reward, reward_of
 from strands_env.testing.scripted import ScriptedModel, call, reply
-from strands_sglang import get_tokenizer
+from strands_sglang import Limits, get_tokenizer
 from strands_sglang.backends.engine.loader import default_model_cached
 from strands_sglang.backends.engine.own_models import ModelLoadError
 from strands_sglang.testing import ScriptedClient
@@ -256,7 +256,7 @@ async def _call_tools(env: Environment, action: Action, trial: DryRun) -> None:
     replies = iter([reply("", *calls)])  # all calls in one reply, then the answer
     env.model_factory = lambda: ScriptedModel(lambda messages: next(replies, ANSWER), token_data=False)
     # The tools are tried, whatever a rollout may call.
-    env.reward_fn = env.max_tool_iters = env.max_tool_calls = env.max_parallel_tool_calls = env.max_messages = None
+    env.reward_fn, env.limits = None, Limits(**env.limits.set_ones("tokens"))
     env.tool_timeout = env.tool_timeout or TOOL_SECONDS
     result = await env.rollout(action)
     blocks = [block for message in result.observation.messages for block in message.get("content") or ()]

@@ -32,6 +32,7 @@ from strands_env.sandbox import ExecResult, Outcome, Sandbox, SandboxError
 from strands_env.sandbox.images.work import check_work
 from strands_env.tools.code import DEFAULT_MAX_OUTPUT_CHARS, ContainerTools
 from strands_sglang.exceptions import refuse_unknown
+from strands_sglang.limits import Limits
 
 from .checkpoints import Checkpoint, CheckpointError
 from .container import HarborSandbox
@@ -97,8 +98,7 @@ class HarborEnv(Environment):
             or an agent of Harbor's, by its name, such as `terminus-2`, or as `module:Class`.
         agent_options: For `strands-harness` its `harness` and `today`, as `StrandsHarnessEnv` has them. For an agent of
             Harbor's its `model_name`, `kwargs` and `env`, over ours; `{base_url}` and `{key}` are the session's.
-        session_limits: Limits on the program's model calls, by the names that `HarnessEnvironment` has for them, such
-            as `max_requests`.
+        session_limits: `Limits` on the program's model calls, as such or by name.
         checkpoints: Folder to keep the episode in before each model call but the first, as `EPISODE/turn-K`, to go on
             from there; for our agent on the backend `bubblewrap`, and tasks of one step.
         start_from: Checkpoint to start from, or its folder: the same files, history and tokens.
@@ -127,7 +127,7 @@ class HarborEnv(Environment):
         harness: Harness | Callable[[Action], Harness] | None = None,
         agent: str | None = None,
         agent_options: Mapping[str, Any] | None = None,
-        session_limits: Mapping[str, Any] | None = None,
+        session_limits: Limits | Mapping[str, Any] | None = None,
         score_failures: bool = True,
         environment: Mapping[str, str] | None = None,
         checkpoints: str | Path | None = None,
@@ -165,7 +165,7 @@ class HarborEnv(Environment):
         self._work: Mapping[str, Sequence[str] | None] | Sequence[str] | None = None
         if work is not None:
             self._work = read_work(work) if isinstance(work, str | Path) else check_work(work)
-        session: dict[str, Any] = {"limits": session_limits or {}, "score_failures": score_failures}
+        session: dict[str, Any] = {"limits": Limits.of(session_limits), "score_failures": score_failures}
         session["environment"] = environment
         self.sandbox = HarborSandbox(None, gateway_host=gateway_host)
         self.program: ProgramRun | None = None

@@ -30,6 +30,7 @@ from strands_env.sandbox import (
     SandboxSlots,
 )
 from strands_sglang.exceptions import BackendRequestError, MessageConversionError, TemplateError
+from strands_sglang.limits import Limits
 
 from .recipes import Harness
 
@@ -66,7 +67,7 @@ class ProgramRun:
     """Runs an agent program whose model calls go through a gateway session of the step's model.
 
     Args:
-        limits: Limits of the session, by the names that `HarnessEnvironment` has for them.
+        limits: Limits of the session.
         sends_reward: `program_reward` of `HarnessEnvironment`.
 
     The other arguments are those of `HarnessEnvironment`.
@@ -78,7 +79,7 @@ class ProgramRun:
 
     harness: Harness | Callable[[Action], Harness]
     _: KW_ONLY
-    limits: Mapping[str, Any] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
     sends_reward: bool = False
     score_failures: bool = True
     environment: Mapping[str, str] | None = None
@@ -86,9 +87,7 @@ class ProgramRun:
     reward: Reward | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        from strands_sglang.gateway.session_options import SessionOptions
-
-        SessionOptions().with_limits(self.limits)  # a wrong one fails here
+        self.limits.set_ones("calls", owner="the session of a program")
 
     async def run(
         self, agent: Agent, action: Action, sandbox: Sandbox, *, prompt: str, home: str | None = None
@@ -216,12 +215,8 @@ class HarnessEnvironment(Environment):
         harness: The way the program is started, or a function from action to that.
         sandbox: Where it runs; the environment closes it. It needs a network that reaches this machine, or sockets
             inside to listen on. None makes a `BubblewrapSandbox` of the options below.
-        max_requests: Most model calls of an episode; the program is refused further ones.
-        max_new_tokens: Most tokens of one reply, whatever the program asks for.
-        max_seconds: Seconds from the first model call, after which the program is refused further ones.
-        max_parallel: Most replies that are sampled at a time; further calls wait.
-        final_answer: Ask for a final answer, without tool calls, before a limit or the model's `max_sampled_tokens`
-            leads to a refusal: True, or the words to ask with. It is one of the calls of `max_requests`.
+        session_limits: `Limits` on the program's calls.
+        max_requests, max_new_tokens, max_seconds, max_parallel, final_answer: See `Limits`.
         program_reward: Score an episode by what the program itself sends, with `{reward_key}`, to
             `{anthropic_url}/reward`, for programs that bring their own grader. Whatever runs in the sandbox can then
             send a reward, the policy's commands too. A program that fails, or is refused at a limit, before it has sent
@@ -245,6 +240,7 @@ class HarnessEnvironment(Environment):
         *,
         harness: Harness | Callable[[Action], Harness],
         sandbox: Sandbox | None = None,
+        session_limits: Limits | Mapping[str, Any] | None = None,
         max_requests: int | None = None,
         max_new_tokens: int | None = None,
         max_seconds: float | None = None,
@@ -272,14 +268,18 @@ class HarnessEnvironment(Environment):
         self.trained_agents = trained_agents
         self.program = ProgramRun(
             harness,
-            limits={
-                "max_requests": max_requests, "max_new_tokens": max_new_tokens, "max_seconds": max_seconds,
-                "max_parallel": max_parallel, "final_answer": final_answer,
-            },
+            limits=Limits.of(
+                session_limits,
+                max_requests=max_requests,
+                max_new_tokens=max_new_tokens,
+                max_seconds=max_seconds,
+                max_parallel=max_parallel,
+                final_answer=final_answer,
+            ),
             sends_reward=program_reward,
             score_failures=score_failures,
             environment=environment,
-        )  # fmt: skip
+        )
         own: dict[str, Any] = {"limits": limits, "python": python, "slots": slots}
         if sandbox is None:
             own["limits"] = limits or DEFAULT_LIMITS

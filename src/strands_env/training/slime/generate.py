@@ -32,7 +32,7 @@ from strands_env.training.slime.settings import (
     warn_once,
 )
 from strands_env.training.slime.shared_state import SESSION
-from strands_sglang import SGLangModel, get_client_from_slime_args, get_tokenizer
+from strands_sglang import Limits, SGLangModel, get_client_from_slime_args, get_tokenizer
 
 
 async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
@@ -196,10 +196,12 @@ def _make_model(episode: Episode) -> Any:
         client = get_client_from_slime_args(args, **settings.client_options)
         options: dict[str, Any] = {
             "sampling_params": params,
-            "max_sampled_tokens": call.sampled_limit or None,
-            "max_response_tokens": params.get("max_new_tokens"),
+            "limits": Limits(
+                max_sampled_tokens=call.sampled_limit or None,
+                max_response_tokens=params.get("max_new_tokens"),
+                context_window_limit=call.context_limit,
+            ),
             "return_prompt_logprobs": False,  # slime gets 0.0 where no loss is
-            "context_window_limit": call.context_limit,
             "chat_template_kwargs": {
                 **(getattr(args, "apply_chat_template_kwargs", None) or {}),
                 **(getattr(call.sample, "apply_chat_template_kwargs", None) or {}),
