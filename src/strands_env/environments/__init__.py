@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from .inspect import InspectEnvironment as InspectEnvironment
     from .math import MathEnv
     from .mcp import MCPEnv, MCPTools
+    from .openenv import OpenEnvEnvironment
     from .search import LocalSearch, Page, SearchEnv, SearchError, SearchHit, SearchProvider, WebSearch
     from .strands_harness import StrandsHarnessEnv as StrandsHarnessEnv
+    from .verifiers_env import VerifiersEnvironment as VerifiersEnvironment
 
 __all__ = [
     "ActorUser",
@@ -33,6 +35,7 @@ __all__ = [
     "MCPTools",
     "MathEnv",
     "ModelUser",
+    "OpenEnvEnvironment",
     "Page",
     "ScriptedUser",
     "SearchEnv",
@@ -43,7 +46,7 @@ __all__ = [
     "WebSearch",
 ]
 
-# The module of each name; three need a package of their own.
+# The module of each name; four need a package of their own.
 _HOMES = {
     "AgentWorldModelEnv": ".agent_world_model",
     "CalculatorEnv": ".calculator",
@@ -54,10 +57,12 @@ _HOMES = {
     "InspectEnvironment": ".inspect",
     "MathEnv": ".math",
     **dict.fromkeys(("MCPEnv", "MCPTools"), ".mcp"),
+    "OpenEnvEnvironment": ".openenv",
     **dict.fromkeys(
         ("LocalSearch", "Page", "SearchEnv", "SearchError", "SearchHit", "SearchProvider", "WebSearch"), ".search"
     ),
     "StrandsHarnessEnv": ".strands_harness",
+    "VerifiersEnvironment": ".verifiers_env",
 }
 
 

@@ -58,6 +58,8 @@ BUILT_IN = {
 
 PREFIXES = {
     "inspect": "inspect:InspectEvaluator",
+    "openenv": "openenv:OpenEnvEvaluator",
+    "verifiers": "verifiers:VerifiersEvaluator",
 }
 """Prefixes of names that a package or a server resolves (`inspect:sums.py`), and the `SourceBenchmark` of each."""
 

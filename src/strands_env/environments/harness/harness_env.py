@@ -99,11 +99,7 @@ class ProgramRun:
             home: Its home folder, where its configuration lies; the work directory if None.
         """
         self.ended = self.reward = None
-        conversation = getattr(agent.model, "conversation", None)
-        if conversation is None:
-            raise TypeError(
-                f"a harness needs a model with exact tokens (SGLangModel), got {type(agent.model).__name__}"
-            )
+        conversation = _conversation_of(agent)
         first_turn = len(conversation.forest.turns)
         home = home or (await sandbox.exec("pwd")).stdout.strip()
         async with self._gateway(conversation, sandbox) as (gateway, origin):
@@ -118,11 +114,11 @@ class ProgramRun:
                 done = await self._launch(action, sandbox, values)
             except asyncio.CancelledError:  # the episode's time is over
                 await session.drop()
-                self._take_over(agent, session, first_turn)
+                self.reward = take_over(agent, session, first_turn)
                 self.ended = {"outcome": "cancelled", **session.counters.to_json()}
                 raise
             await session.close()
-        self._take_over(agent, session, first_turn)
+        self.reward = take_over(agent, session, first_turn)
         return self._conclude(agent, session, done)
 
     @contextlib.asynccontextmanager
@@ -156,14 +152,6 @@ class ProgramRun:
             limits=ExecLimits(output_bytes=_OUTPUT_BYTES),
         )
 
-    def _take_over(self, agent: Agent, session: Session, first_turn: int) -> None:
-        """Give the agent the session's messages, tokens used, and counts."""
-        self.reward = session.reward
-        agent.messages.extend(session.history)  # type: ignore[arg-type]
-        if session.last_turn is not None:  # titles and sub-agents may have come after it
-            session.conversation.forest.show(session.last_turn)
-        note_usage(agent.event_loop_metrics, session.conversation.forest.turns[first_turn:])
-
     def _conclude(self, agent: Agent, session: Session, done: ExecResult) -> AgentResult:
         self.ended = {"outcome": done.outcome.value, "exit_code": done.exit_code, **session.counters.to_json()}
         failed, failure = done.outcome is not Outcome.OK, session.failure
@@ -190,6 +178,42 @@ class ProgramRun:
             metrics=agent.event_loop_metrics,
             state={"harness": dict(self.ended)},
         )
+
+
+@contextlib.asynccontextmanager
+async def session_of(agent: Agent, **options: Any) -> AsyncIterator[Session]:
+    """A session of a gateway in this process, on the conversation of the agent's model; `options` are those of `open`.
+
+    What is sampled in it are trajectories of the step.
+    """
+    from strands_sglang.gateway import Gateway
+
+    conversation = _conversation_of(agent)
+    served: dict[str, Any] = {"host": "127.0.0.1", "model_name": "policy", "admin": False}
+    async with Gateway(client=conversation.client, tokenizer=conversation.tokenizer, **served) as gateway:
+        session = gateway.open(conversation=conversation, **options)
+        try:
+            yield session
+        except BaseException:
+            await session.drop()
+            raise
+        await session.close()
+
+
+def _conversation_of(agent: Agent) -> Any:
+    conversation = getattr(agent.model, "conversation", None)
+    if conversation is None:
+        raise TypeError(f"a harness needs a model with exact tokens (SGLangModel), got {type(agent.model).__name__}")
+    return conversation
+
+
+def take_over(agent: Agent, session: Session, first_turn: int) -> Reward | None:
+    """Give the agent the session's messages, tokens used, and counts, and return the reward it was sent."""
+    agent.messages.extend(session.history)  # type: ignore[arg-type]
+    if session.last_turn is not None:  # titles and sub-agents may have come after it
+        session.conversation.forest.show(session.last_turn)
+    note_usage(agent.event_loop_metrics, session.conversation.forest.turns[first_turn:])
+    return session.reward
 
 
 def _explain(done: ExecResult) -> str:
