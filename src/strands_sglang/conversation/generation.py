@@ -115,7 +115,8 @@ class _Output:
         self._request = plan.request
         self._plan = plan
         self._backend = backend
-        self._experts = ExpertRows(plan.call.location.parent)
+        # Only where they are asked for, as the attributes that are None.
+        self._experts = None if plan.request.experts_from is None else ExpertRows(plan.call.location.parent)
         self._logprobs: array[float] | None = array(LOGPROB_TYPECODE)
         self._prompt_logprobs: array[float] | None = None
         self._spans: list[WeightSpan] = []
@@ -136,7 +137,7 @@ class _Output:
             prompt=first.prompt + self.ids,
             sampling_params=params,
             score_from=None if self.ids else first.score_from,
-            experts_from=None if first.experts_from is None else self._experts.start,
+            experts_from=None if self._experts is None else self._experts.start,
         )
 
     def append(self, answer: GenerateAnswer) -> None:
@@ -166,7 +167,7 @@ class _Output:
             and (answer.scored_prompt or not aborted)
         ):
             self._prompt_logprobs = _prompt_logprobs(answer.scored_prompt, self._plan)
-        if self._request.experts_from is not None:
+        if self._experts is not None:
             if answer.routed_experts is not None:
                 self._experts.append(answer.routed_experts, self._rows_end())
             # One that was aborted in the queue has none; the next attempt has all.
@@ -199,7 +200,8 @@ class _Output:
             for span in self._spans
             if span.start < length
         ]
-        self._experts.cut(self._rows_end())
+        if self._experts is not None:
+            self._experts.cut(self._rows_end())
 
     def completion(self, finish: Finish) -> Completion:
         if finish.type is FinishType.LENGTH:
@@ -214,7 +216,7 @@ class _Output:
             request_ids=tuple(self._rids),
             cached_tokens=self._cached_tokens,
             latency=self._latency,
-            routed_experts=None if self._request.experts_from is None else self._experts.rows_up_to(self._rows_end()),
+            routed_experts=None if self._experts is None else self._experts.rows_up_to(self._rows_end()),
             sampling_mask=self._sampling_mask,
         )
 

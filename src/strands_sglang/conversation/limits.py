@@ -36,12 +36,12 @@ class Bounds(NamedTuple):
 
     def least(self) -> int | None:
         """The tightest; None where there is none."""
-        return min((bound for bound in self if bound is not None), default=None)
+        return min([bound for bound in self if bound is not None], default=None)
 
     def most_tokens(self) -> int:
         """`max_new_tokens` to ask for."""
         least = self.least()
-        return DEFAULT_MAX_NEW_TOKENS if least is None else max(0, least)
+        return DEFAULT_MAX_NEW_TOKENS if least is None else least if least > 0 else 0
 
     def tightest(self, asked: int) -> LengthLimit:
         """The bound that set the number of tokens of a call; where several are equal, the one that ends the episode."""

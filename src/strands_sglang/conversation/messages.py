@@ -135,12 +135,13 @@ def _blocks(content: Any, place: _Place) -> list[tuple[str, Any]]:
         raise place.error(f"the content is {content!r}", "give a list of content blocks")
     blocks: list[tuple[str, Any]] = []
     for block in content:
-        if not isinstance(block, _MAPPING) or not block:
+        if (block.__class__ is not dict and not isinstance(block, _MAPPING)) or not block:
             raise place.error(f"{block!r} is not a content block", "give e.g. {'text': ...}")
         for kind, value in block.items():
-            for key in _NEEDED.get(kind, ()):
-                if not isinstance(value, _MAPPING) or key not in value:
-                    raise place.error(f"a {kind!r} block has no {key!r}", "give blocks as the SDK writes them")
+            if kind in _NEEDED:
+                for key in _NEEDED[kind]:
+                    if (value.__class__ is not dict and not isinstance(value, _MAPPING)) or key not in value:
+                        raise place.error(f"a {kind!r} block has no {key!r}", "give blocks as the SDK writes them")
             if kind not in _DROPPED:
                 blocks.append((kind, value))
     return blocks

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..backends import CONSTRAINTS, Backend, Capabilities, GenerateRequest, PromptScoring
 from ..exceptions import BackendRequestError, ContextOverflowError, MediaError, TokenBudgetReachedError
 from ..tokenizer import TokenizerAdapter
-from ..trajectory import TrajectoryForest
+from ..trajectory import TrajectoryForest, Turn
 from ..trajectory.media import expanded_ids, move_media
 from ..trajectory.packed import TOKEN_TYPECODE
 from .limits import Bounds, Reservation
@@ -78,6 +78,7 @@ class CallPlanner:
         prompt.extend(call.prompt.ids)
         held_media = () if parent is None else parent.path_media()
         held_tokens = 0 if parent is None else parent.expanded_end
+        used = held_tokens + call.prompt.tokens
         context, vocab_size = config["context_window_limit"], self._vocab_size
         if context is None or vocab_size is None:
             info = await backend.info()
@@ -94,7 +95,7 @@ class CallPlanner:
             checked = backend.check_sampling_params(wanted, vocab_size=vocab_size)
             self._sampling = backend, spelled, checked
         wanted = {name: value if type(value) in _SCALARS else copy.deepcopy(value) for name, value in checked.items()}
-        bounds = await self._bounds(context, can, call, config, reservation, wanted.get("max_new_tokens"))
+        bounds = await self._bounds(context, can, used, parent, config, reservation, wanted.get("max_new_tokens"))
         wanted["max_new_tokens"] = longest = bounds.most_tokens()
         # A budget may leave less than the least length asked for; servers refuse such a request.
         if wanted.get("min_new_tokens", 0) > longest:
@@ -127,7 +128,7 @@ class CallPlanner:
             constrain_answer_only=bool(asked.constraints) and call.prompt.open is not None,
             fields={**config["request_fields"], **asked.fields},
             vocab_size=vocab_size,
-            growth=call.prompt_length - len(prompt),
+            growth=used - len(prompt),
             scratch=scratch,
         )
         return CallPlan(
@@ -144,12 +145,12 @@ class CallPlanner:
         self,
         context: int | None,
         can: Capabilities,
-        call: PreparedTurn,
+        used: int,
+        parent: Turn | None,
         config: SGLangConfig,
         reservation: Reservation,
         requested: int | None,
     ) -> Bounds:
-        used = call.prompt_length
         limits = [config[name] for name in ("max_trajectory_tokens", "max_response_tokens", "max_sampled_tokens")]
         path_limit, response_limit, episode_limit = limits
 
@@ -159,8 +160,7 @@ class CallPlanner:
 
         if episode_limit is not None:
             left_of_episode()
-        parent = call.location.parent
-        response = 0 if parent is None else used - parent.root.prompt_length
+        response = 0 if parent is None or response_limit is None else used - parent.root.prompt_length
         bounds = Bounds(
             reply=requested,
             trajectory=None if path_limit is None else _left("max_trajectory_tokens", path_limit, used),

@@ -236,7 +236,7 @@ class Turn(CallOrigin):
     @property
     def prompt_length(self) -> int:
         """Number of tokens of the prompt delta, with its images expanded."""
-        return len(self.prompt_ids) + media_growth(self.media)
+        return len(self.prompt_ids) + (media_growth(self.media) if self.media else 0)
 
     def path_ids(self) -> array[int]:
         """Ids of the path up to and including this turn, one placeholder for each image."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,29 +28,29 @@ class GenerateCall:
     names: tuple[str, bytes]
     opened: float = 0.0
 
-    def body(self, rid: str, prompt: bytes) -> bytes:
-        """The request of an attempt in JSON, with the JSON of its prompt; `BackendRequestError` if a field has none."""
+    def body(self, rid: str, prompt: Sequence[bytes]) -> bytes:
+        """The request of an attempt in JSON, with a written prompt; `BackendRequestError` if a field has none."""
         id_name, prompt_name = self.names
         try:
             head = orjson.dumps({id_name: rid, **self.fields}, option=orjson.OPT_SERIALIZE_NUMPY)
         except orjson.JSONEncodeError as error:
             raise BackendRequestError(f"the request cannot be written as JSON: {error}") from error
-        return b'%b,"%b":%b}' % (head[:-1], prompt_name, prompt)
+        return b"".join((head[:-1], b',"', prompt_name, b'":[', *prompt, b"]}"))
 
 
-def write_prompt(request: GenerateRequest, vocab_size: int | None = None) -> bytes:
-    """The JSON of a prompt that `check_prompt` passes; that of the episode's last call grows by what is new.
+def write_prompt(request: GenerateRequest, vocab_size: int | None = None) -> tuple[bytes, ...]:
+    """The ids of a prompt that `check_prompt` passes, in pieces of JSON; those of the episode's last call are kept.
 
-    Writing 90,000 ids takes 0.4 ms, a tenth of a turn; comparing them with those of the last call takes 0.03 ms.
+    Writing 90,000 ids takes 0.4 ms, a tenth of a turn; comparing them with those of the last call takes 0.03 ms. They
+    are joined once, in the body.
     """
-    nothing = b"", b"[]", -1
-    ids, (before, text, highest) = request.prompt.tobytes(), request.scratch.get("prompt") or nothing
-    if not ids.startswith(before):
-        before, text, highest = nothing
-    new = request.prompt[len(before) // request.prompt.itemsize :].tolist()
+    nothing: tuple[array[int], tuple[bytes, ...], int] = array(request.prompt.typecode), (), -1
+    before, pieces, highest = request.scratch.get("prompt") or nothing
+    if not request.prompt.tobytes().startswith(before):
+        before, pieces, highest = nothing
+    new = request.prompt[len(before) :].tolist()
     highest = check_prompt(new, vocab_size, highest=highest)
     if new:
-        written = orjson.dumps(new)
-        text = b"%b,%b" % (text[:-1], written[1:]) if before else written
-        request.scratch["prompt"] = ids, text, highest
-    return text
+        pieces += (orjson.dumps(new)[1:-1],) if not pieces else (b",", orjson.dumps(new)[1:-1])
+        request.scratch["prompt"] = request.prompt, pieces, highest
+    return pieces

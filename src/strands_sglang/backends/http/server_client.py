@@ -292,7 +292,12 @@ class ServerClient(Backend):
                 raise
 
     async def _attempt(
-        self, transport: LoopTransport, call: GenerateCall, prompt: bytes, headers: Mapping[str, str], attempt: Attempt
+        self,
+        transport: LoopTransport,
+        call: GenerateCall,
+        prompt: Sequence[bytes],
+        headers: Mapping[str, str],
+        attempt: Attempt,
     ) -> GenerateAnswer:
         """An attempt in the slot that its caller has taken, and that is given back."""
         rid = attempt.rid

@@ -232,7 +232,8 @@ def test_the_text_of_a_prompt_grows_only_by_what_extends_it() -> None:
     scratch: dict[str, Any] = {}
     for ids in ([7, 8], [7, 8], [7, 8, 1, 2], [7, 9], [7, 8, 1], [7, 8, 1, 3], [7, 8, 513], [5], [5, 6]):
         request = GenerateRequest(prompt=array("i", ids), scratch=scratch)
-        assert orjson.loads(write_prompt(request)) == ids
+        call = GenerateCall(request, {}, ("rid", b"input_ids"))
+        assert orjson.loads(call.body("r", write_prompt(request))) == {"rid": "r", "input_ids": ids}
 
 
 @pytest.mark.parametrize(
