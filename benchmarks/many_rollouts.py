@@ -10,6 +10,8 @@ processes (`tune_garbage_collection`):
 - **paced**: the same rollouts with a server that takes its time, so that the process takes `--load` of these turns a
   second and all rollouts are under way together: memory, connections, and the added latency of a turn, which is the
   time between two answers of a rollout that the server did not hold the request.
+- **held**: rollouts whose conversations are complete and all alive: an `Agent` with `SGLangModel`, one with
+  strands-sglang, and rollouts of an `Environment`, each in a process of upstream's environment; kilobytes for each.
 - **spread**: rollouts over this process, worker processes and Ray actors. `parent` is the CPU time of the process that
   hands them out, for each rollout.
 """
@@ -31,7 +33,17 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from benchmarks.rollouts import MOST_NEW_TOKENS, QUESTION, SYSTEM, library, result_of, scripted_server
+from benchmarks.rollouts import (
+    MOST_NEW_TOKENS,
+    QUESTION,
+    SYSTEM,
+    Worker,
+    library,
+    order_of,
+    result_of,
+    scripted_server,
+    upstream_python,
+)
 from benchmarks.shape import arguments, print_figures
 
 from strands_env import Action, Environment
@@ -225,6 +237,27 @@ def run(measure: Callable[[dict[str, Any]], Any], order: dict[str, Any]) -> dict
     return figures
 
 
+def held(folder: str, url: str, *, quick: bool) -> dict[str, Any]:
+    """Kilobytes that a rollout holds while it is alive, by its size, and the ratios to upstream's."""
+    python, version = upstream_python()
+    sizes: dict[str, Any] = {}
+    for size, count in {"3k": 10 if quick else 200, "36k": 2 if quick else 40}.items():
+        figures: dict[str, Any] = {}
+        for arm in ("ours", "environment", *(("upstream",) if python else ())):
+            worker = Worker(python or sys.executable, "--work", arm, folder, ours=arm != "upstream")
+            order = {**order_of(size, url), "held": True}
+            try:
+                worker.ask({**order, "agents": WARM_UP})
+                figures[arm] = round(worker.ask({**order, "agents": count}))
+            finally:
+                worker.close()
+        if python:
+            for arm in ("ours", "environment"):
+                figures[f"{arm}_over_upstream"] = round(figures[arm] / figures["upstream"], 2)
+        sizes[size] = figures
+    return {"upstream": version, **sizes}
+
+
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
@@ -251,6 +284,7 @@ def measure_all(args: argparse.Namespace, folder: str, address: str, server: psu
         return round(figures["rollouts"] * figures["cpu_ms_per_turn"] / args.load)
 
     paced = [measured(crowd, {**order, "rollouts": full["rollouts"], "delay_ms": delay_of(full)}) for full in at_once]
+    alive = held(folder, address, quick=args.quick)
     keep_to(CORES, server)  # processes that share the work need them all
     others = [(kind, number) for kind in ("processes", "ray") for number in sorted({1, args.workers})]
     spreads = [
@@ -258,7 +292,7 @@ def measure_all(args: argparse.Namespace, folder: str, address: str, server: psu
         for kind, number in [("local", 1), *others]
         if not (args.no_ray and kind == "ray")
     ]
-    return {"load": args.load, "at_once": at_once, "paced": paced, "spread": spreads}
+    return {"load": args.load, "at_once": at_once, "paced": paced, "held": alive, "spread": spreads}
 
 
 def main() -> None:

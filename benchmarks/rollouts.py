@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import gc
 import json
 import os
@@ -36,7 +37,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
@@ -193,8 +194,8 @@ def least_model(url: str | None, session: Any, tokenizer: Any, room: int) -> Any
     return LeastModel()
 
 
-def library(result: str) -> type:
-    """The class of an environment with the tool."""
+def library(result: str, at_end: Callable[[], Awaitable[Any]] | None = None) -> type:
+    """The class of an environment with the tool; `at_end` is awaited when a conversation is complete."""
     from strands_env.core import Environment
 
     search = search_tool(result)
@@ -203,17 +204,23 @@ def library(result: str) -> type:
         def get_tools(self) -> list[Any]:
             return [search]
 
+        async def interact(self, agent: Any, action: Any) -> Any:
+            answer = await super().interact(agent, action)
+            if at_end is not None:
+                await at_end()
+            return answer
+
     return Library
 
 
-async def rollouts(client: Any, tokenizer: Any, agents: int, result: str, room: int) -> list[Any]:
+async def rollouts(client: Any, tokenizer: Any, agents: int, result: str, room: int, at_end: Any = None) -> list[Any]:
     """Whole rollouts of an environment with the tool."""
     from strands_env.core import Action
     from strands_env.core.models import sglang_model_factory
 
     params = {"max_new_tokens": room}
     factory = sglang_model_factory(client=client, tokenizer=tokenizer, sampling_params=params)
-    env = library(result)(model_factory=factory, system_prompt=SYSTEM, reward_fn=lambda action, result: 1.0)
+    env = library(result, at_end)(model_factory=factory, system_prompt=SYSTEM, reward_fn=lambda action, result: 1.0)
     return list(await asyncio.gather(*(env.rollout(Action(message=QUESTION)) for _ in range(agents))))
 
 
@@ -297,6 +304,43 @@ async def run_size(arm: str, order: dict[str, Any], tokenizer: Any) -> float:
     return 1000 * spent / (turns * agents)
 
 
+async def run_held(arm: str, order: dict[str, Any], tokenizer: Any) -> float:
+    """Kilobytes that a rollout holds whose conversation is complete, of so many that are alive in this process."""
+    from strands_sglang import SGLangClient, SGLangModel
+
+    agents, room, result = order["agents"], MOST_NEW_TOKENS + order["turns"], result_of(order["tokens"], order["turns"])
+    params = {"max_new_tokens": room}
+    client, before = SGLangClient(base_url=order["url"]), resident_kb()
+    if arm == "environment":
+        ends = asyncio.Barrier(agents + 1)
+        running = asyncio.create_task(rollouts(client, tokenizer, agents, result, room, ends.wait))
+        while ends.n_waiting < agents:
+            assert not running.done(), running.result()
+            await asyncio.sleep(0.01)
+        held = resident_kb() - before
+        await ends.wait()
+        await running
+    else:
+        made = [
+            agent_of(SGLangModel(client=client, tokenizer=tokenizer, sampling_params=params), search_tool(result))
+            for _ in range(agents)
+        ]
+        await asyncio.gather(*(each.invoke_async(QUESTION) for each in made))
+        held = resident_kb() - before
+        assert {replies(each.messages) for each in made} == {order["turns"]}
+    await client.close()
+    return held / agents
+
+
+def resident_kb() -> float:
+    """Memory of this process, without what it has freed; Linux only, as psutil is not in upstream's environment."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e3
+
+
 def work(arm: str, folder: str) -> None:
     """Run passes as they are ordered on standard input, one JSON line each."""
     from transformers import AutoTokenizer
@@ -304,7 +348,8 @@ def work(arm: str, folder: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for line in sys.stdin:
         order = {**json.loads(line), "folder": folder}
-        print(json.dumps(asyncio.run(run_size(arm, order, tokenizer))), flush=True)
+        run = run_held if order.get("held") else run_size
+        print(json.dumps(asyncio.run(run(arm, order, tokenizer))), flush=True)
 
 
 # ---- the scripted server ---------------------------------------------------------------------------------------------
