@@ -151,15 +151,18 @@ def _show(
         raise CommandError(f"nothing was run, and {error}", status) from error
     summary = summarize(table)
     metrics, failure = _own_metrics(evaluator, table)
+    has_tokens = evaluator.options.keep_tokens and BACKENDS[saved.options.backend].has_tokens
+    tokenizer = saved.tokenizer().tokenizer if has_tokens and (trackers or not as_json) else None
+    rows = saved.sample_rows(tokenizer) if trackers else None
     for tracker in trackers:
+        if rows is not None:
+            tracker.log_table("samples", rows, step=len(table))
         tracker.finish(numbers_of({**summary.to_dict(), "metrics": metrics}))
     complaint = None
     if status is Exit.OK:
         status, complaint = _ending(evaluator, summary, failure)
     lines: list[str] = []
     if not as_json:
-        has_tokens = evaluator.options.keep_tokens and BACKENDS[saved.options.backend].has_tokens
-        tokenizer = saved.tokenizer().tokenizer if has_tokens else None
         drift = None if tokenizer is None else saved.drift(tokenizer, budget=DRIFT_TOKENS)
         title = evaluator.benchmark_name or str(evaluator.options.benchmark)
         lines += summary_lines(summary, title=title, wall_s=saved.wall_s, drift=drift)

@@ -33,6 +33,7 @@ from strands_env.core.trackers import BackgroundTracker, make_tracker, numbers_o
 from strands_env.eval import EvalError, Evaluator, StoreError
 from strands_env.eval.options import CHANGEABLE, SHARED, TRAIN_OPTIONS, EvalOptions, TrainOptions
 from strands_env.eval.run.tasks import catch_exits, stream, with_names
+from strands_env.eval.saved import SavedRun
 from strands_env.training import TrainingSample, samples_from_step
 from strands_env.training.export import TrainerVersionError
 from strands_env.training.log import NAME, TrainingLog, TrainingLogError
@@ -341,8 +342,11 @@ class TrainingRun:
             "saved": is_saved,
         }
         self.log.append(record)
+        rows = SavedRun.of(self.folder / f"step-{step}").sample_rows(self.engine.tokenizer) if self.trackers else None
         for tracker in self.trackers:
             tracker.log(numbers_of(record), step=step)
+            if rows is not None:
+                tracker.log_table("samples", rows, step=step)
         if not self._quiet:
             reward, gap = format_number(logs["reward"]), logs["logprob_gap"]
             note(

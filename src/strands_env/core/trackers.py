@@ -14,7 +14,7 @@ import logging
 import math
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -34,6 +34,9 @@ class Tracker(Protocol):
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Log numbers of one step. Steps do not go backwards."""
+
+    def log_table(self, name: str, rows: Sequence[Mapping[str, Any]], *, step: int) -> None:
+        """Log rows of equal columns, where the tracker has tables: texts, numbers and None."""
 
     def finish(self, summary: Mapping[str, float]) -> None:
         """Log the final numbers, and end the run."""
@@ -85,6 +88,10 @@ class BackgroundTracker:
         numbers = dict(metrics)
         self._queue.put(lambda: self._tracker.log(numbers, step=step))
 
+    def log_table(self, name: str, rows: Sequence[Mapping[str, Any]], *, step: int) -> None:
+        """Log a table, soon."""
+        self._queue.put(lambda: self._tracker.log_table(name, rows, step=step))
+
     def finish(self, summary: Mapping[str, float], *, timeout: float = 60.0) -> None:
         """Log the final numbers, end the run, and wait for that; `timeout` in seconds, for an unreachable tracker."""
         numbers = dict(summary)
@@ -125,6 +132,7 @@ class WandbTracker:
 
     def __init__(self, package: str, *, project: str, name: str, config: dict[str, Any], folder: Path) -> None:
         module: Any = import_module(package)
+        self._module = module
         is_wandb = package == "wandb"
         opened = module.run if is_wandb else None
         options = {"dir": str(folder)} if is_wandb else {}
@@ -135,8 +143,16 @@ class WandbTracker:
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Log numbers of one step."""
-        values = {**{f"strands/{name}": value for name, value in metrics.items()}, "strands/step": step}
-        self._run.log(values, **({"step": step} if self._is_own else {}))
+        self._log({f"strands/{name}": value for name, value in metrics.items()}, step)
+
+    def _log(self, values: dict[str, Any], step: int) -> None:
+        self._run.log({**values, "strands/step": step}, **({"step": step} if self._is_own else {}))
+
+    def log_table(self, name: str, rows: Sequence[Mapping[str, Any]], *, step: int) -> None:
+        """Log a table."""
+        if rows:
+            table = self._module.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
+            self._log({f"strands/{name}": table}, step)
 
     def finish(self, summary: Mapping[str, float]) -> None:
         """Log the final numbers, and end the run unless it is the trainer's."""
@@ -162,6 +178,9 @@ class TensorBoardTracker:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
+
+    def log_table(self, name: str, rows: Sequence[Mapping[str, Any]], *, step: int) -> None:
+        """Nothing: TensorBoard has no tables."""
 
     def finish(self, summary: Mapping[str, float]) -> None:
         """Log the final numbers at the last step, and close the files."""

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from strands_env.core.notebook import table_html
-from strands_env.eval.drift import DriftTotals
+from strands_env.eval.drift import DriftTotals, find_drift
 from strands_env.eval.errors import EvalError, NoResultsError, StoreCorruptError
 from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.options import EvalOptions
 from strands_env.eval.store import ResultReader, StorePaths, load_run, read_results
 from strands_sglang.backends.engine.own_models import UnknownModelError
 
+MAX_ROWS = 1000
+"""Samples of a run that trackers get as a table; of larger ones they get none."""
+ROW_TEXT = 2000
+"""Characters of a prompt or reply in such a table."""
 _ROWS = 20
 """Prompts of a run that a notebook shows."""
 
@@ -150,6 +154,32 @@ class SavedRun:
                 if budget is not None and length >= budget:
                     break
         return totals
+
+    def sample_rows(self, tokenizer: Any = None) -> list[dict[str, Any]] | None:
+        """The samples as rows of a tracker's table; None where there are more than `MAX_ROWS`.
+
+        `drift` is the number of places that a tokenizer would bring back as other tokens; None where it is not known.
+        """
+        rows = []
+        with ResultReader(self.paths.results) as reader:
+            if len(reader.entries) > MAX_ROWS:
+                return None
+            for entry in reader.in_task_order():
+                sample = reader.read(entry, with_tokens=tokenizer is not None)
+                result = sample.step_result
+                paths = [] if tokenizer is None else result.recorded_trajectories
+                spans = [span for path in paths for span in find_drift(path.token_ids, tokenizer)]
+                texts = {"prompt": sample.action.text, "reply": result.observation.final_response or ""}
+                rows.append(
+                    {
+                        "sample": f"{entry.prompt_id}/{entry.index}",
+                        **{name: text[:ROW_TEXT] for name, text in texts.items()},
+                        "reward": sample.reward,
+                        "ended": result.termination_reason.value,
+                        "drift": len(spans) if paths else None,
+                    }
+                )
+        return rows
 
     def threshold(self, threshold: float | None) -> float:
         """The reward from which on a sample passes: the one given here, else the run's, else 1."""

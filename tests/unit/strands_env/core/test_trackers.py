@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 import types
 from functools import partial
 
@@ -19,11 +20,16 @@ class Recorder:
     def __init__(self) -> None:
         self.logged: list[tuple[int, dict[str, float]]] = []
         self.summary: dict[str, float] | None = None
+        self.tables: list[tuple[str, int, list[dict[str, object]]]] = []
 
     def log(self, metrics, *, step):
         self.logged.append((step, dict(metrics)))
 
+    def log_table(self, name, rows, *, step):
+        self.tables.append((name, step, rows))
+
     def finish(self, summary):
+        assert self.summary is None
         self.summary = dict(summary)
 
 
@@ -76,6 +82,14 @@ def test_an_evaluation_reports_its_progress_once_a_step_and_its_summary(tmp_path
     assert steps == sorted(set(steps)) and steps[-1] == 6
     assert (recorder.logged[-1][1]["mean_reward"], recorder.logged[-1][1]["failures/connection_error"]) == (0.8, 1.0)
     assert recorder.summary["mean_reward/value"] == pytest.approx(2 / 3)
+    [(name, step, rows)] = recorder.tables
+    assert (name, step, len(rows)) == ("samples", 6, 6)
+    assert list(rows[0]) == ["sample", "prompt", "reply", "reward", "ended", "drift"]
+    assert sorted((row["reward"] is None, row["ended"]) for row in rows)[-1] == (True, "connection_error")
+    monkeypatch.setattr("strands_env.eval.saved.MAX_ROWS", 5)
+    recorder.summary, recorder.tables = None, []
+    evaluate(*options, "-o", str(tmp_path / "second"), "--track", "wandb")
+    assert recorder.tables == [] and recorder.summary is not None  # too many for a table
     values = {"pass_at": {1: {"value": 0.5, "low": None}}, "n": 3, "ok": True, "name": "x", "nan": float("nan")}
     assert numbers_of(values) == {"pass_at/1/value": 0.5, "n": 3.0}
 
@@ -83,10 +97,17 @@ def test_an_evaluation_reports_its_progress_once_a_step_and_its_summary(tmp_path
 # ---- the packages themselves, offline -------------------------------------------------------------------------------
 
 
+ROWS = [
+    {"sample": "p/0", "reply": "a reply", "reward": 1.0, "drift": None},
+    {"sample": "p/1", "reply": "", "reward": None, "drift": 2},
+]
+
+
 def use(kind: str, folder) -> None:
     tracker = make_tracker(kind, project="project", name="run", config={"model": "m", "n": 4}, folder=folder)
     tracker.log({"reward": 0.25}, step=0)
     tracker.log({"reward": 0.5}, step=1)
+    tracker.log_table("samples", ROWS, step=1)
     tracker.finish({"pass@1": 0.75})
 
 
@@ -98,7 +119,9 @@ def test_the_package_writes_offline(kind, files, tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     pytest.importorskip(kind)
     use(kind, tmp_path)
-    assert [path for path in tmp_path.glob(files) if b"reward" in path.read_bytes()]
+    while not any(b"reward" in path.read_bytes() for path in tmp_path.glob(files)):
+        time.sleep(0.05)  # W&B's own process writes the file of a run with tables after `finish`
+    assert any(b"a reply" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
 class Run:
@@ -121,7 +144,7 @@ class Run:
 @pytest.mark.parametrize("is_joined", [False, True])
 def test_a_run_that_a_trainer_has_opened_keeps_its_steps_and_stays_open(is_joined, monkeypatch, tmp_path):
     run = Run()
-    module = types.SimpleNamespace(run=run if is_joined else None, init=lambda **options: run)
+    module = types.SimpleNamespace(run=run if is_joined else None, init=lambda **options: run, Table=dict)
     monkeypatch.setitem(sys.modules, "wandb", module)
     use("wandb", tmp_path)
     steps = [{}, {}] if is_joined else [{"step": 0}, {"step": 1}]
@@ -129,7 +152,9 @@ def test_a_run_that_a_trainer_has_opened_keeps_its_steps_and_stays_open(is_joine
         ({"strands/reward": 0.25, "strands/step": 0}, steps[0]),
         ({"strands/reward": 0.5, "strands/step": 1}, steps[1]),
     ]
-    assert run.logged[2][0] == {"strands/final/pass@1": 0.75}
+    table = {"columns": list(ROWS[0]), "data": [["p/0", "a reply", 1.0, None], ["p/1", "", None, 2]]}
+    assert run.logged[2] == ({"strands/samples": table, "strands/step": 1}, steps[1])
+    assert run.logged[3][0] == {"strands/final/pass@1": 0.75}
     assert run.is_finished is not is_joined
 
 
