@@ -30,6 +30,7 @@ from strands_env.eval.sample import EvalSample
 from strands_env.eval.saved import RunTokenizer, SavedRun
 from strands_env.eval.store import Entry, in_task_order
 from strands_env.eval.store.line import read_entry, read_sample
+from strands_env.training.log import NAME as LOG_NAME
 
 
 class LivePage(Protocol):
@@ -269,7 +270,7 @@ def open_live(path: str | Path, *, tokenizer: str | None = None) -> LiveRun | Li
     if saved is None:
         return LiveTraining(source, tokenizer=tokenizer)
     if source.is_dir() and not saved.document and not saved.paths.results.exists():
-        if not runs_in(source):
+        if not runs_in(source) and not (source / LOG_NAME).exists():
             raise EvalError(
                 f"there is neither a run nor a training in {str(path)!r}: give the folder that strands-env eval or "
                 "train writes, or the log of slime's rollouts"

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from strands_env.core import TerminationReason
-from strands_env.eval.errors import EvalError, naming_errors
+from strands_env.eval.errors import EvalError, StoreCorruptError, naming_errors
 from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.report.details import answer_of, task_of
 from strands_env.eval.report.page import ReportResult, now, page
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths, read_results
+from strands_env.training.log import NAME as LOG_NAME
+from strands_env.training.log import TrainingLogError, read_training
 
 ANSWER = 1200
 """Characters of an answer that are kept."""
@@ -26,6 +28,8 @@ ANSWERS = 4
 CHUNK = 50
 """Prompts of one data island."""
 SHOWN = 8
+TRAINED = ("loss", "grad_norm", "entropy")
+"""Numbers of the trainer that have a curve."""
 DRIFT_TOKENS = 300_000
 """Tokens of a step in which drift is looked for."""
 _DRAWING = ("charts.js", "table.js", "prompts.js", "training.js")
@@ -120,7 +124,7 @@ class TrainingFiles:
 
     def have_changed(self) -> bool:
         """True if anything was written since this was asked last."""
-        files = runs_in(self._path) if self._path.is_dir() else [self._path]
+        files = [*runs_in(self._path), self._path / LOG_NAME] if self._path.is_dir() else [self._path]
         before, self._state = self._state, [(file, _state_of(file)) for file in files]
         return bool(before != self._state)
 
@@ -130,13 +134,13 @@ class TrainingFiles:
         if not self._path.is_dir():
             steps = list(_of_log(self._path, prompts))
         else:
-            steps = []
+            steps, trained = [], _trained(self._path)
             for number, results in _find_steps(self._path):
                 state = _state_of(results)
                 if self._read.get(results, (None,))[0] != state:
                     self._read[results] = (state, *self._of_run(results))
                 _, step, notes = self._read[results]
-                steps.append({"step": number, **step})
+                steps.append({"step": number, **step, **trained.get(number, {})})
                 for note in notes:
                     _note(prompts, number, note)
         return steps, [{"id": prompt, **about} for prompt, about in prompts.items()]
@@ -168,6 +172,17 @@ class TrainingFiles:
             "model": saved.header["model"],
         }
         return step, notes
+
+
+def _trained(folder: Path) -> dict[int, dict[str, Any]]:
+    """The trainer's own numbers by step, where `strands-env train` wrote the folder."""
+    try:
+        records = read_training(folder)
+    except FileNotFoundError:
+        return {}
+    except TrainingLogError as error:
+        raise StoreCorruptError(str(error)) from error
+    return {record["step"]: {name: record.get(name) for name in TRAINED} for record in records}
 
 
 def _state_of(file: Path) -> tuple[int, int] | None:
@@ -223,6 +238,8 @@ def _find_steps(root: Path) -> list[tuple[int, Path]]:
         EvalError: Their paths differ in more than numbers, or they ran different benchmarks.
     """
     results = runs_in(root)
+    if not results:
+        return []
     names = [str(path.relative_to(root).parent) for path in results]
     families = {_NUMBER.sub("*", name) for name in names}
     benchmarks = {str(SavedRun.of(path).config.get("benchmark")) for path in results}

@@ -16,6 +16,7 @@ from strands_env.eval.report.live import LiveRun, LiveTraining, open_live
 from strands_env.eval.report.server import LiveServer
 from strands_env.eval.saved import RunTokenizer
 from strands_env.eval.store import ResultLog, RunConfig, StorePaths
+from strands_env.training.log import TrainingLog
 from tests.unit.eval_support import sample, with_tokens
 
 
@@ -105,9 +106,14 @@ def test_a_run_is_watched_before_its_first_sample(tmp_path):
 
 
 def test_a_training_is_followed_step_by_step_and_a_finished_step_is_read_once(tmp_path, capsys, monkeypatch):
-    begin(tmp_path / "step-1", sample(0.0))
-    live = open_live(tmp_path, tokenizer="none")
-    assert isinstance(live, LiveTraining) and live.read() and not live.read()
+    with TrainingLog(tmp_path) as log:  # begun, and in its first step
+        live = open_live(tmp_path, tokenizer="none")
+        assert isinstance(live, LiveTraining) and live.read() and live.overview()["steps"] == []
+        begin(tmp_path / "step-1", sample(0.0))
+        assert live.read() and not live.read()
+        assert "loss" not in live.overview()["steps"][0]
+        log.append({"step": 1, "loss": 0.25})
+    assert live.read() and live.overview()["steps"][0]["loss"] == 0.25
     read = []
     real = live._files._of_run
     monkeypatch.setattr(live._files, "_of_run", lambda results: read.append(results.parent.name) or real(results))
@@ -117,6 +123,9 @@ def test_a_training_is_followed_step_by_step_and_a_finished_step_is_read_once(tm
     assert live.part("p") == {"1": [[0.0, "answer"]], "2": [[1.0, "answer"]]}
     assert main(["watch", str(tmp_path), "--tokenizer", "none", "--json"]) == 0
     assert [step["step"] for step in json.loads(capsys.readouterr().out)["steps"]] == [1, 2]
+    (tmp_path / "training.jsonl").write_text("something else\n")
+    assert main(["watch", str(tmp_path), "--tokenizer", "none", "--json"]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize("kind", ["empty", "text", "absent", "gateway", "two"])

@@ -20,9 +20,11 @@ function ticks(low, high, count) {
   const step = Math.pow(10, Math.floor(Math.log10((high - low) / count || 1)));
   const nice = [1, 2, 5, 10].map((factor) => factor * step).find((value) => (high - low) / value <= count) || step * 10;
   const found = [];
-  for (let value = Math.ceil(low / nice) * nice; value <= high + nice * 1e-6; value += nice) found.push(Math.round(value * 1e6) / 1e6);
+  for (let value = Math.ceil(low / nice) * nice; value <= high + nice * 1e-6; value += nice) found.push(Number(value.toPrecision(6)));
   return found;
 }
+
+const onAxis = (value) => (value && Math.abs(value) < 0.005 ? value.toExponential(0) : short(value));
 
 // Lines over x, each with a band where its points have one. A point is [x, y, low, high].
 function lineSvg({ label, lines, xLabel, yRange, integer, dashed }, W) {
@@ -42,7 +44,7 @@ function lineSvg({ label, lines, xLabel, yRange, integer, dashed }, W) {
   return s("svg", { width: W, height: H, role: "img", "aria-label": label },
     ticks(y0, y1, 5).map((value) => [
       s("line", { class: "axis", x1: PAD.left, x2: W - PAD.right, y1: y(value), y2: y(value) }),
-      s("text", { x: PAD.left - 7, y: y(value) + 4, "text-anchor": "end" }, short(value)),
+      s("text", { x: PAD.left - 7, y: y(value) + 4, "text-anchor": "end" }, onAxis(value)),
     ]),
     ticks(x0, x1, W < 420 ? 4 : 6).filter((value) => !integer || Number.isInteger(value)).map((value) =>
       s("text", { x: x(value), y: H - 20, "text-anchor": "middle" }, value.toLocaleString("en"))),

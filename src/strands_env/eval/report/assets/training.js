@@ -1,13 +1,14 @@
 // A training: what changes from step to step, and the same prompt through time.
 
-const QUANTITIES = [["reward", "Mean reward"], ["length", "Sampled tokens a rollout"], ["drift", "Sampled tokens that re-tokenising would change"], ["tool_calls", "Tool calls a rollout"], ["truncated", "Cut by a limit"], ["failed", "Without a reward"]];
+const QUANTITIES = [["reward", "Mean reward"], ["length", "Sampled tokens a rollout"], ["drift", "Sampled tokens that re-tokenising would change"], ["tool_calls", "Tool calls a rollout"], ["truncated", "Cut by a limit"], ["failed", "Without a reward"],
+  ["loss", "Loss"], ["grad_norm", "Norm of the gradient"], ["entropy", "Entropy"]];
 
 function trainingCurves(steps) {
   return h("div", { class: "grid" }, QUANTITIES.map(([name, title]) => {
     const line = steps.filter((step) => isNumber(step[name])).map((step) => (name === "reward" ? [step.step, step.reward, step.low, step.high] : [step.step, step[name]]));
     if (!line.length || (name !== "reward" && line.every((p) => p[1] === 0))) return null;
     const share = ["drift", "truncated", "failed"].includes(name), most = Math.max(...line.map((p) => p[3] ?? p[1]));
-    const range = name === "reward" ? (Math.min(...line.map((p) => p[2] ?? p[1])) >= 0 && most <= 1 ? [0, 1] : null) : [0, share ? Math.min(1, most * 1.15 || 1) : most * 1.15];
+    const range = name === "loss" ? null : name === "reward" ? (Math.min(...line.map((p) => p[2] ?? p[1])) >= 0 && most <= 1 ? [0, 1] : null) : [0, share ? Math.min(1, most * 1.15 || 1) : most * 1.15];
     return chart(title, lineChart({ label: title, lines: [line], xLabel: "step", yRange: range, integer: true }), name === "reward" && isNumber(line[0][2]) ? "mean over prompts, with its 95% interval" : null);
   }));
 }
