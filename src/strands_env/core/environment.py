@@ -51,10 +51,10 @@ class Environment:
     """A task world around a Strands agent: its model, tools, limits and reward.
 
     Override what you need: `reset`, `get_tools`, `get_hooks`, `get_system_prompt` and `get_history`, in which
-    `self.action` is the task (as a parameter, `action`, where you prefer); `cleanup`, `interact`, `compute_metrics`. A
-    step runs one whole agent loop (prompt, tool calls and results, answer) with a fresh model, so a stateless
-    environment may run many steps at once: see `Episode` (core/episode.py). An episode that fails is data, not an
-    exception: see `TerminationReason` and `StepResult.error`.
+    `self.action` is the task (as a parameter, `action`, where you prefer); `cleanup`, `interact`, `get_state`,
+    `compute_metrics`. A step runs one whole agent loop (prompt, tool calls and results, answer) with a fresh model, so
+    a stateless environment may run many steps at once: see `Episode` (core/episode.py). An episode that fails is data,
+    not an exception: see `TerminationReason` and `StepResult.error`.
 
     Args:
         model_factory: Makes a fresh model for every step.
@@ -226,6 +226,17 @@ class Environment:
     def get_history(self) -> list[Any]:
         """The messages before the action's, asked for at every step. The default is the task's own history."""
         return list(self.action.task_context.conversation_history)
+
+    async def get_state(self) -> Any:
+        """The world as the agent left it, for the reward and the record: `StepResult.state`. None for nothing.
+
+        JSON values of at most a megabyte: what a reward must know, such as the rows of an order, and counts or digests
+        of what an agent can make large. It is asked before the reward, where the step's end is the policy's, within
+        `reward_timeout` (`cleanup_timeout` without one), and may be a plain function as `reset` may. `strands-env
+        rescore` judges the same state. If it raises, or returns anything else (`StateError`), that is the step's error,
+        and the step has no reward.
+        """
+        return None
 
     def get_conversation_manager(self) -> ConversationManager:
         """The agent's conversation manager. The default never changes the history: a full context ends the episode."""

@@ -50,6 +50,7 @@ from .types import (
     Trajectory,
     check_factory,
     check_model,
+    check_state,
     system_prompt_of,
     tools_as_text,
 )
@@ -164,6 +165,8 @@ class Episode:
             is_whole = result.error is None
             if is_whole or (end.error is not None and end.outcome is not Outcome.POLICY):
                 result.end = end
+            if is_whole and end.outcome is Outcome.POLICY:
+                is_whole = await self._read_state(result)
             if is_whole:  # else the reward would read an incomplete observation, and its own error would hide this one
                 await env.score(action, result)
         result.observation.metrics["wall_s"] = round(time.perf_counter() - started, 4)
@@ -187,9 +190,8 @@ class Episode:
                 observation = seen.model_copy(
                     update={"messages": copy_data(seen.messages), "metrics": copy_data(seen.metrics)}
                 )
-                copied = result.model_copy(
-                    update={"observation": observation, "trajectories": list(result.trajectories)}
-                )
+                own = {"trajectories": list(result.trajectories), "state": copy_data(result.state)}
+                copied = result.model_copy(update={"observation": observation, **own})
                 progress.phase = Phase.REWARD
                 result.reward = await computed_reward(env._scorer, self.action, copied, timeout=env.reward_timeout)
                 failure = result.reward.error if result.reward.reward is None else None
@@ -313,6 +315,22 @@ class Episode:
         )
         return StepResult(observation=observation, end=end, trajectories=trajectories, tool_errors=recorder.tool_errors)
 
+    async def _read_state(self, result: StepResult) -> bool:
+        """Give a result the state of the world; False if it cannot be had, which is the result's end then."""
+        env = self.env
+        with EpisodeProgress.current() as progress:
+            progress.phase = Phase.REWARD  # a deadline that passes here is not the policy's
+            try:
+                deadline = env.reward_timeout or env.cleanup_timeout
+                state = await run_with_timeout(call_part(env, env.get_state), deadline, Phase.REWARD)
+                result.state = check_state(state)
+            except Exception as error:
+                record = ErrorRecord.from_exception(error, Phase.LOOP)  # sampled again: no reward can judge it later
+                result.end = End(TerminationReason.UNCLASSIFIED_ERROR, error=record)
+                logger.warning("end=<%s> | the state cannot be had", result.end)
+                return False
+        return True
+
     async def _compute_metrics(self, event_loop_metrics: Any, parse_errors: Any) -> dict[str, Any]:
         """`compute_metrics`, on the environment's own thread if it has one: it may read what `reset` opened."""
         env = self.env
@@ -408,14 +426,13 @@ async def clean_up(env: Environment) -> None:
             env._own_thread.close()
 
 
-async def call_part(env: Environment, part: Callable[..., Any]) -> None:
-    """Call `reset` or `cleanup`: plain functions run on a thread."""
+async def call_part(env: Environment, part: Callable[..., Any]) -> Any:
+    """Call `reset`, `get_state` or `cleanup`: plain functions run on a thread."""
     if inspect.iscoroutinefunction(part):
         returned = part()
     else:
         returned = await (env._own_thread or default_threads).run(part)
-    if inspect.isawaitable(returned):
-        await returned
+    return await returned if inspect.isawaitable(returned) else returned
 
 
 def list_of(env: Environment, name: str) -> list[Any]:

@@ -7,6 +7,7 @@ import inspect
 import json
 import logging
 import math
+import reprlib
 import uuid
 import zlib
 from abc import ABC, abstractmethod
@@ -362,6 +363,51 @@ class RewardResult(StoredModel):
     error: ErrorRecord | None = None
 
 
+MAX_STATE_BYTES = 1_000_000
+"""Size of a state, as JSON in ASCII."""
+MAX_STATE_DEPTH = 100
+"""Levels of a state."""
+
+
+class StateError(ValueError):
+    """A state that cannot be kept: it is not JSON, or too large."""
+
+
+def check_state(state: Any) -> Any:
+    """A copy of a state as JSON values; tuples become lists.
+
+    Raises:
+        StateError: A part of it is not JSON, or it is larger than `MAX_STATE_BYTES`.
+    """
+
+    def copy_of(value: Any, where: str, levels: int) -> Any:
+        if levels == 0:
+            raise StateError(f"the state has more than {MAX_STATE_DEPTH} levels at state{where}: return it flatter")
+        if value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
+            return value
+        match value:
+            case dict() if all(type(name) is str for name in value):
+                return {
+                    name: copy_of(item, f"{where}[{reprlib.repr(name)}]", levels - 1) for name, item in value.items()
+                }
+            case list() | tuple():
+                return [copy_of(item, f"{where}[{number}]", levels - 1) for number, item in enumerate(value)]
+        wanted = "dictionaries with texts as keys, lists, texts, finite numbers, True, False and None"
+        raise StateError(f"state{where} is {reprlib.repr(value)}, which is not JSON: return {wanted}")
+
+    copied = copy_of(state, "", MAX_STATE_DEPTH)
+    if copied is not None and (size := len(json.dumps(copied))) > MAX_STATE_BYTES:
+        raise StateError(
+            f"the state is {size:,} bytes of JSON, and at most {MAX_STATE_BYTES:,} are kept: return counts or digests "
+            "of what is large"
+        )
+    return copied
+
+
+def _read_state(value: Any, info: ValidationInfo) -> Any:
+    return check_state(decode_stored(value, info))
+
+
 class StepResult(StoredModel):
     """The result of `Environment.step`.
 
@@ -370,6 +416,7 @@ class StepResult(StoredModel):
             present without a number, for its `info`.
         end: The end of the episode. `termination_reason`, `outcome` and `error` are its parts: the constructor takes
             them, the first and the last can be set, and JSON has them.
+        state: What `Environment.get_state` returned, JSON values; None where it returned nothing, or was not asked.
         cleanup_error: The error of `cleanup()` after a `rollout`, which takes nothing away from the result.
         tool_errors: Exceptions that tools raised, the first of them; `metrics["tool_exceptions"]` counts them all.
         trajectories: Token trajectories of all agents and branches; empty where the provider has no token data.
@@ -384,6 +431,7 @@ class StepResult(StoredModel):
     observation: Observation
     reward: RewardResult | None = None
     end: End = Field(default=End(), exclude=True)
+    state: Annotated[Any, BeforeValidator(_read_state), PlainSerializer(encode, when_used="json")] = None
     cleanup_error: ErrorRecord | None = None
     tool_errors: list[ToolErrorRecord] = Field(default_factory=list)
     trajectories: list[Trajectory] = Field(default_factory=list)
@@ -400,6 +448,7 @@ class StepResult(StoredModel):
             termination_reason: TerminationReason = ...,
             outcome: Outcome = ...,
             error: ErrorRecord | None = None,
+            state: Any = None,
             cleanup_error: ErrorRecord | None = None,
             tool_errors: list[ToolErrorRecord] = ...,
             trajectories: list[Trajectory] = ...,

@@ -107,7 +107,7 @@ def _wrong_overrides(env: Any) -> Iterator[str]:
     if not hasattr(env, "model_factory"):
         yield f"{kind}.__init__() must call super().__init__(model_factory=model_factory, ...) first"
         return
-    for name in sorted(OVERRIDES - {"reset", "cleanup"}):  # these two may be either
+    for name in sorted(OVERRIDES - {"reset", "get_state", "cleanup"}):  # these may be either
         is_async = inspect.iscoroutinefunction(getattr(Environment, name))
         if inspect.iscoroutinefunction(inspect.unwrap(getattr(env, name))) is not is_async:
             must, write = ("must", "async def") if is_async else ("must not", "def")

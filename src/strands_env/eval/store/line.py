@@ -9,6 +9,7 @@ and in base64: `sequences` (of which `observation` and each trajectory name one 
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import zlib
@@ -29,8 +30,8 @@ from strands_env.core import (
     TokenObservation,
     Trajectory,
 )
-from strands_env.core.jsonable import readable, stored_context
-from strands_env.core.types import shared_text
+from strands_env.core.jsonable import encode, readable, stored_context
+from strands_env.core.types import check_state, shared_text
 from strands_env.eval.errors import StoreCorruptError, StoreError
 from strands_env.eval.sample import EvalSample
 from strands_sglang import lines
@@ -156,10 +157,9 @@ def write_sample(sample: EvalSample) -> Line:
     action_json = orjson.dumps(readable(action))
     try:  # a tool may have returned any object, and any bytes as text
         observation = result.observation.model_copy(update={"tokens": None, "tools": None})
-        return finish(
-            action_json,
-            orjson.dumps(readable(result.model_copy(update={"observation": observation, "trajectories": []}))),
-        )
+        parts = readable(result.model_copy(update={"observation": observation, "trajectories": [], "state": None}))
+        parts["state"] = encode(check_state(result.state))  # exact, or not at all: a reward may judge it again
+        return finish(action_json, json.dumps(parts).encode())
     except (StoreError, ValueError, TypeError, RecursionError, AttributeError) as error:
         failure.add_note(str(error))
     text = f"the result cannot be saved: {type(failure).__name__}: {readable(str(failure))[:1000]}"

@@ -92,6 +92,19 @@ def test_a_broken_reward_is_mended_without_sampling_again(tmp_path, capsys):
     assert (new.reward, new.step_result.error, new.step_result.termination_reason) == (1.0, None, "task_complete")
 
 
+def left(action, result: StepResult) -> float:
+    result.state["sold"] += 1  # of a copy
+    return result.state["sold"] / 4
+
+
+def test_rescoring_judges_the_world_that_the_agent_left(tmp_path):
+    made = sampled(1.0)
+    made.step_result.state = {"sold": 1, "of": [[1, "lamp"]]}
+    assert main(["rescore", saved(tmp_path / "a", made), "-q", "--reward", f"{__name__}:left"]) == 0
+    [new] = read_results(tmp_path / "a-rescored")
+    assert (new.reward, new.step_result.state) == (0.5, {"sold": 1, "of": [[1, "lamp"]]})
+
+
 def test_rescoring_with_the_environment_of_the_run_makes_no_model(tmp_path, monkeypatch):
     from strands_env.commands.recipe import factories
 

@@ -175,6 +175,7 @@ def test_what_cannot_be_saved_takes_nothing_else_along(value, paths):
     odd = sample(0.5, 1)
     odd.step_result.reward.info["odd"] = value
     odd.step_result.observation.metrics["nan"] = math.nan
+    odd.step_result.state = {"__bytes_encoded__": True, "data": "aGk=", "lone \ud800": 2**80}
     say(odd, {"text": "lone \ud800"}, {"toolUse": {"input": value}})
     log = ResultLog(paths)
     log.append([sample(1.0, 0), odd, sample(0.0, 2)])
@@ -182,6 +183,7 @@ def test_what_cannot_be_saved_takes_nothing_else_along(value, paths):
     ResultLog(paths).close()
     first, read, last = read_results(paths.results)
     assert [item.reward for item in (first, read, last)] == [1.0, 0.5, 0.0]
+    assert read.step_result.state == odd.step_result.state
     assert read.step_result.observation.messages[1]["content"][0] == {"text": "lone ?"}
 
 
@@ -191,6 +193,8 @@ def test_what_cannot_be_saved_takes_nothing_else_along(value, paths):
         (lambda result: setattr(result.reward, "reward", math.nan), None),
         (lambda result: setattr(result.observation, "messages", "no messages"), 1.0),
         (lambda result: setattr(result, "tool_errors", "none"), 1.0),
+        (lambda result: setattr(result, "state", object()), 1.0),
+        (lambda result: setattr(result, "state", "x" * 1_000_001), 1.0),
     ],
 )
 def test_a_result_of_wrong_types_is_saved_as_one_that_can_be_read(change, reward, paths):
