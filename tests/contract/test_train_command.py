@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
+import shlex
 import shutil
+import typing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typing_extensions
 
 pytest.importorskip("torch")
 pytest.importorskip("datasets")
@@ -170,3 +174,31 @@ def test_sampler_and_trainer_that_disagree_train_nothing(
     assert start(tmp_path / "run", steps=1) == 2
     assert "differ from the sampled ones by up to 0.1 nats" in capsys.readouterr().err
     assert read_training(tmp_path / "run") == []
+
+
+def launch_of(trainer: str, tmp_path: Path, capsys: Any) -> list[str]:
+    data = tmp_path / "tasks.jsonl"
+    data.write_text(TASKS.replace('."}', '.", "answer": 7}'))
+    options = [*OPTIONS[:2], "--data", str(data), "--model", "Qwen/Qwen3-8B", "--trainer", trainer, "-o", "out"]
+    assert main(["train", *options]) == 0
+    line = capsys.readouterr().out.rpartition("# ---- launch")[2].partition("\n")[2].replace("\\\n", " ")
+    return [word for word in shlex.split(line) if "." in word.partition("=")[0] and "=" in word]
+
+
+def test_verl_takes_the_arguments_of_its_launch(tmp_path: Path, capsys: Any) -> None:
+    verl, conf = pytest.importorskip("verl"), pytest.importorskip("omegaconf").OmegaConf
+    config = conf.load(Path(verl.__file__).parent / "trainer" / "config" / "_generated_ppo_trainer.yaml")
+    for key, _, value in (each.partition("=") for each in launch_of("verl", tmp_path, capsys)):
+        parent, _, name = key.rpartition(".")
+        assert name in list(conf.select(config, parent)), key
+        conf.update(config, key, value)
+    assert (config.actor_rollout_ref.rollout.n, config.trainer.total_training_steps) == ("8", "20")
+
+
+def test_skyrl_takes_the_arguments_of_its_launch(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("skyrl")
+    monkeypatch.setattr(typing, "TypedDict", typing_extensions.TypedDict)  # skyrl is for Python 3.12
+    config = importlib.import_module("skyrl.train.config").SkyRLTrainConfig
+    made = config.from_cli_overrides(launch_of("skyrl", tmp_path, capsys))
+    assert (made.generator.n_samples_per_prompt, made.trainer.max_training_steps) == (8, 20)
+    assert made.data.train_data == ["tasks.parquet"]

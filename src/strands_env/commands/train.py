@@ -25,7 +25,8 @@ def run(args: argparse.Namespace) -> int:
     with explain_errors():
         arguments = with_run_file(vars(args))
         check_names(arguments)
-    if missing := [name for name in ("torch", "trl") if find_spec(name) is None]:
+    is_here = arguments["trainer"] in (None, "trl") and not arguments["dry_run"]
+    if is_here and (missing := [name for name in ("torch", "trl") if find_spec(name) is None]):
         raise CommandError(f"training needs {missing[0]}: {install_command('train')}", Exit.USAGE)
     from strands_env.commands.train_run import train
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.commands.recipe.evaluation import Evaluation, build_evaluation, resolve
+from strands_env.commands.recipe.launch import launch_text
 from strands_env.commands.recipe.plan import plan_lines, plan_of
 from strands_env.commands.recipe.run_file import SAVED, parse_run_file, read_run_file, run_file_text
 from strands_env.commands.terminal import announce, explain_errors, format_number, note, show
@@ -55,16 +56,21 @@ _SHOWN = {"reward_std": "reward_std", "loss": "loss", "grad_norm": "grad_norm", 
 
 def train(arguments: Mapping[str, Any]) -> int:
     """Train, or continue a training, or show the plan of it."""
-    as_json, plan, steps = arguments["json"], None, []
+    as_json, plan, launch, steps = arguments["json"], None, None, []
     with explain_errors(ValueError, TypeError, OSError, TrainerVersionError, DisagreementError):
         options, training = resolve_training(arguments)
         folder = Path(str(options.output_path))
         if arguments["dry_run"]:
             plan = plan_of(_evaluation_of(options, arguments, loads=False).evaluator, options, training)
+        elif training.trainer != "trl":
+            launch = launch_text(options, training)
         else:
             steps = _train(options, training, arguments)
     if plan is not None:
         show(plan, plan_lines(plan), as_json=as_json)
+        return Exit.OK
+    if launch is not None:
+        show({"trainer": training.trainer, "launch": launch}, [launch.rstrip()], as_json=as_json)
         return Exit.OK
     rewards = [format_number(float("nan") if step["reward"] is None else step["reward"]) for step in steps]
     lines = [
@@ -121,6 +127,8 @@ def resolve_training(arguments: Mapping[str, Any]) -> tuple[EvalOptions, TrainOp
             raise EvalError(
                 f"{str(folder)!r} is a training with {name} {old}, not {new}: leave that out, or give another --output"
             )
+    if training.trainer != "trl":
+        return options, training
     sampling = options.sampling or {}
     for name, value in _WITHOUT_TRACE.items():
         if sampling.get(name, value) != value:
@@ -132,7 +140,7 @@ def resolve_training(arguments: Mapping[str, Any]) -> tuple[EvalOptions, TrainOp
             "at temperature 0 the rollouts of a prompt are alike, so nothing is learnt: give --temperature 1"
         )
     if options.backend != "local":
-        raise EvalError(f"trl trains the embedded model, got --backend {options.backend}: leave it out")
+        raise EvalError(f"trl trains the embedded model, got --backend {options.backend} (see --trainer)")
     return options, training
 
 

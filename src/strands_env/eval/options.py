@@ -251,8 +251,8 @@ CONTINUED: Final = [
 # ---- of a training ---------------------------------------------------------------------------------------------------
 
 
-TRAINERS: Final = ("trl",)
-"""What trains: TRL in this process, on the embedded model."""
+TRAINERS: Final = ("trl", "slime", "verl", "skyrl")
+"""What trains: TRL in this process, on the embedded model; of the others the launch is printed."""
 _training = partial(declare_option, "training")
 
 
@@ -264,7 +264,9 @@ class TrainOptions:
         ValueError: An option is out of range.
     """
 
-    trainer: str = _training("trl", "what trains", "--trainer", choices=TRAINERS)
+    trainer: str = _training(
+        "trl", "trl trains here; slime, verl and skyrl: print their launch", "--trainer", choices=TRAINERS
+    )
     steps: int = _training(20, "updates of the weights", "--steps", metavar="N", type=positive)
     lr: float = _training(1e-5, "learning rate, constant", "--lr", metavar="RATE", type=number)
     group: int = _training(8, "rollouts of a prompt, whose mean reward is the baseline", "--group", metavar="N",
