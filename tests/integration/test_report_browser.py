@@ -28,6 +28,7 @@ from tests.unit.eval_support import sample
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (Debian package 'chromium')")
 
 HOSTILE = "</script><script>document.title='pwned'</script><img src=x onerror=\"document.title='pwned'\"><b>bold</b>"
+NAMED = {"button", "link", "image", "searchbox", "combobox", "listbox", "option", "dialog", "tab", "tabpanel", "cell"}
 CHAIN = f"""Traceback (most recent call last):
   File "tool.py", line 3, in ask
 OSError: the disk is full:
@@ -161,6 +162,14 @@ async def test_it_is_used_with_the_keyboard_alone_also_before_a_sample_is_unpack
         await page.press("ArrowDown", "j", "ArrowUp")
         await page.open_sample()
         assert await page.text(".drawer h2") == "p1, sample 0"
+        for tab in "123456":  # a screen reader has a name for everything
+            await page.press(tab)
+            tree = (await page.call("Accessibility.getFullAXTree"))["nodes"]
+            shown = [(node["role"]["value"], node.get("name", {}).get("value")) for node in tree if not node["ignored"]]
+            assert [role for role, name in shown if role in NAMED and not name] == []
+            assert {"searchbox", "listbox", "option", "image", "dialog", "tab", "tabpanel"} <= {
+                role for role, _ in shown
+            }
         await page.press("ArrowRight")
         await page.until("document.querySelector('.drawer h2').textContent === 'p1, sample 1'")
         assert await page.run("location.hash") == "#p1/1"

@@ -96,7 +96,7 @@ function sampleRows(data) {
 const PARTS = [["waiting", "waiting"], ["sampling", "sampling"], ["tools", "tools"], ["scoring", "reward"]];
 const withWaiting = (row) => Object.assign(row, { waiting: isNumber(row.seconds) ? Math.max(0, row.seconds - (row.sampling || 0) - (row.tools || 0) - (row.scoring || 0)) : null });
 function timeView(row, longest) {
-  const known = PARTS.filter(([name]) => row[name] > 0), text = known.map(([name, label]) => `${label} ${clock(row[name])}`).join(", ");
+  const known = PARTS.filter(([name]) => row[name] > 0), text = known.map(([name, label]) => `${label} ${clock(row[name])}`).join(", ") || "no times were recorded";
   return h("span", { class: "spans", role: "img", "aria-label": text, title: text }, known.map(([name]) => h("span", { class: `time ${name}`, style: { width: `${(100 * row[name]) / longest}%` } })));
 }
 
@@ -104,7 +104,7 @@ function sampleCells(data, row) {
   const cells = [];
   for (let i = row.start; i < row.start + Math.min(row.count, 12); i += 1) {
     const grade = gradeOf(data, i);
-    cells.push(h("span", { class: `cell ${grade.name}`, "data-place": i, title: `sample ${data.samples[0][i]}: ${grade.text}` }, grade.mark));
+    cells.push(h("span", { class: `cell ${grade.name}`, "data-place": i, role: "img", "aria-label": `sample ${data.samples[0][i]} ${grade.text}`, title: `sample ${data.samples[0][i]}: ${grade.text}` }, grade.mark));
   }
   return [...cells, row.count > 12 ? h("span", { class: "soft" }, `+${row.count - 12}`) : null];
 }

@@ -73,7 +73,7 @@ function turnsTab(sample) {
   return [h("div", { class: "legend" }, swatch("var(--time-sampling)", "model"), swatch("var(--time-tools)", "tools")),
     h("div", { class: "panel turns" }, h("table", { "data-testid": "turns" }, h("thead", null, h("tr", null, head.map((name, i) => h("th", { class: i === 0 || i > 2 ? "num" : "" }, name)))),
       h("tbody", null, turns.map((turn, i) => h("tr", null, h("td", { class: "num" }, i + 1), h("td", { class: "said mono", title: what(i) }, what(i)),
-        h("td", { class: "spent" }, h("div", null, wide(turn, "model_s", "model"), wide(turn, "tool_s", "tools"))), h("td", { class: "num" }, `${turn.model_s.toFixed(2)} s`), h("td", { class: "num" }, turn.tool_s ? `${turn.tool_s.toFixed(2)} s` : "–"),
+        h("td", { class: "spent", "aria-label": `model ${turn.model_s.toFixed(2)} s, tools ${turn.tool_s.toFixed(2)} s` }, h("div", null, wide(turn, "model_s", "model"), wide(turn, "tool_s", "tools"))), h("td", { class: "num" }, `${turn.model_s.toFixed(2)} s`), h("td", { class: "num" }, turn.tool_s ? `${turn.tool_s.toFixed(2)} s` : "–"),
         h("td", { class: "num" }, whole(turn.input_tokens)), h("td", { class: "num" }, isNumber(turn.cached_tokens) && turn.input_tokens ? `${Math.round((100 * turn.cached_tokens) / turn.input_tokens)}%` : "–"),
         h("td", { class: "num" }, whole(turn.output_tokens)), h("td", { class: "num" }, number(meanLogprob(i))))))))];
 }

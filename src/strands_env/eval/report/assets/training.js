@@ -64,5 +64,5 @@ begin(async () => {
   const drawer = promptDrawer(data, about, (i, answers) => historyOf(data, i, answers)), table = trainingTable(data, (i) => drawer.open(i));
   const tiles = h("div", null, trainingTiles(data)), curves = h("div", null, trainingCurves(data.steps));
   const redraw = () => { tiles.replaceChildren(trainingTiles(data)); curves.replaceChildren(trainingCurves(data.steps)); table.refresh(); };
-  promptsPage({ title: data.title, facts: [data.path, model && `model ${model}`, source.follow(data, redraw)], content: [tiles, curves], drawer, table });
+  promptsPage({ title: data.title, facts: [data.path !== data.title && data.path, model && `model ${model}`, source.follow(data, redraw)], content: [tiles, curves], drawer, table });
 });
