@@ -285,8 +285,9 @@ class Callers:
         known.agent = weakref.ref(agent)
         # Not only where it is needed: another agent may take over a malformed call, in a snapshot.
         agent.add_hook(self._answer_malformed_call, BeforeToolCallEvent)
-        agent.add_hook(partial(self._message_added, known), MessageAddedEvent, order=HookOrder.SDK_FIRST)
-        agent.add_hook(partial(self._invocation_ended, known), AfterInvocationEvent)
+        # Functions: at every event the SDK asks whether a hook is asynchronous, and looks longer at a `partial`.
+        agent.add_hook(lambda event: self._message_added(known, event), MessageAddedEvent, order=HookOrder.SDK_FIRST)
+        agent.add_hook(lambda event: self._invocation_ended(known, event), AfterInvocationEvent)
         agent.add_hook(self._report_refused_result, AfterToolCallEvent)
         agent.add_hook(lambda event: self._enter(known), BeforeInvocationEvent, order=HookOrder.SDK_FIRST)
         agent.add_hook(lambda event: known.leave(), AfterInvocationEvent, order=HookOrder.SDK_LAST + 1)

@@ -184,12 +184,14 @@ def render_marked(
     """
     if policy is ControlTokens.ALLOW:
         return Rendered(text=render(messages))
-    marked = [mark(message, controls.for_role(message["role"])) for message in messages]
-    if all(new is old for new, old in zip(marked, messages, strict=True)):
+    results = [message for message in messages if message["role"] == "tool"]
+    others = [message for message in messages if message["role"] != "tool"]
+    if not first_spelled(results, controls.in_results) and not first_spelled(others, controls.anywhere):
         text = render(messages)
         return unmark(text) if tools_spell else Rendered(text=text)
     if policy is ControlTokens.ERROR:
         raise spelled_error(messages, controls)
+    marked = [mark(message, controls.for_role(message["role"])) for message in messages]
     plain = unmark(render(messages)).text
     rendered = unmark(render(marked))
     if rendered.text != plain:

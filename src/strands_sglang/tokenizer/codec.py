@@ -6,6 +6,7 @@ encodes what the class around it cannot: a text in which some control tokens are
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import secrets
@@ -64,6 +65,13 @@ class Codec:
         self._literal: _LiteralEncoder | None = None
         self._lock = threading.Lock()
 
+    @cached_property
+    def plain(self) -> Codec:
+        """The same without the fast path in Python."""
+        twin = copy.copy(self)
+        twin._encoder = twin._decoder = None
+        return twin
+
     @property
     def is_outdated(self) -> bool:
         """True if tokens were added since, even such as the vocabulary had before."""
@@ -121,7 +129,7 @@ class Codec:
         """Ids of a text; nothing is added at the ends."""
         if self.is_parallel:
             ids = None
-            if self._encoder is not None and len(text) < LONG_TEXT and FastPath.PIECES.is_on:
+            if self._encoder is not None and len(text) < LONG_TEXT:
                 ids = self._encoder.encode(text)
             return self._rust_encode(text) if ids is None else ids
         return _class_encode(self._tokenizer(), text)
@@ -134,7 +142,7 @@ class Codec:
 
     def decode(self, ids: list[int]) -> str:
         """Text of ids, special tokens kept."""
-        if self._decoder is not None and FastPath.PIECES.is_on and (text := self._decoder.decode(ids)) is not None:
+        if self._decoder is not None and (text := self._decoder.decode(ids)) is not None:
             return text
         if self._decodes_alike:
             return self._rust.decode(ids, skip_special_tokens=False)  # type: ignore[no-any-return]
@@ -289,7 +297,8 @@ class TokenizerAdapter:
     @cached_property
     def codec(self) -> Codec:
         """The encoder and decoder, which all models of this tokenizer share."""
-        return codec_of(self.tokenizer)
+        codec = codec_of(self.tokenizer)
+        return codec if FastPath.PIECES.is_on else codec.plain
 
     def token_text(self, token_id: int) -> str:
         """Text of one token."""

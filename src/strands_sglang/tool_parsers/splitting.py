@@ -147,7 +147,7 @@ def scan(
 
 def join(text: str, segments: list[TextSegment], kind: SegmentKind, separator: str = "") -> str:
     """The text of all segments of one kind."""
-    return separator.join(text[segment.start : segment.end] for segment in segments if segment.kind is kind)
+    return separator.join([text[segment.start : segment.end] for segment in segments if segment.kind is kind])
 
 
 # ---- the frame of a reply
