@@ -38,7 +38,9 @@ function makeDrawer(data) {
     facts.replaceChildren(h("span", { class: `badge ${grade.name}` }, reward === null ? "unscored" : `reward ${short(reward)}`), fact("ended", words(data.reasons[reason])),
       ...(current.truth === null ? [] : [fact("expected", current.truth.slice(0, 120))]), fact("took", duration(seconds)),
       ...(isNumber(output) ? [fact("sampled", `${whole(output)} tokens`)] : []), ...(calls ? [fact("tool calls", whole(calls))] : []), ...(drift ? [h("button", { class: "link drifted", onclick: () => showDrift() }, `${quantity(drift, "place")} would drift`)] : []), ...(current.attempts > 1 ? [fact("attempts", current.attempts)] : []), ...(aborted ? [fact("", "lost; a resume tries it again")] : []));
-    why.replaceChildren(...(current.error ? [h("div", { class: "verdict bad lines" }, current.error.cause ? `${current.error.cause}\n` : "", `${current.error.type}: ${current.error.message.slice(0, 600)}`)] : []),
+    // One line, the cause's where there is one; the tab of the messages has all of it.
+    const failure = current.error && (current.error.cause || `${current.error.type}: ${current.error.message}`).split("\n")[0];
+    why.replaceChildren(...(failure ? [h("span", { class: "verdict bad" }, failure.slice(0, 200))] : []),
       ...current.why.map(([name, text]) => h("span", null, h("span", { class: "name" }, `${name} `), text)));
     why.hidden = !why.childNodes.length;
     history.replaceState(null, "", `#${encodeURIComponent(`${prompt[0]}/${index}`).replaceAll("%2F", "/")}`);
