@@ -7,8 +7,9 @@ vLLM's `/inference/v1/generate`), with the same tokenizer and, but for verifiers
 The engine gives each sampled token a log-probability of its own and remembers the ids before it, so that each trained
 token can be traced: **exact** (trained once, behind the very tokens it was sampled behind), **moved** (trained behind
 others), **twice**, or **lost** (no row trains a token of a reply that the client used). Tokens of replies that the
-client threw away and that are trained all the same are **thrown**. Rows are training samples. CPU is that of the
-system's process, per request.
+client threw away and that are trained all the same are **thrown**. Rows are training samples, of `row_tokens` together;
+`tree_tokens` are left where rows share what they begin with, as in `strands_env.training.RolloutTree`. CPU is that of
+the system's process, per request.
 
 - `ours`: this project's gateway;
 - `agentcore`: agentcore-rl-toolkit 0.2.0 (`RolloutGateway`, history mode `tree`; `agentcore-linear` its `linear` one),
@@ -525,7 +526,7 @@ def trace(engine: Engine, rows: list[dict[str, Any]], client: Client) -> dict[st
 
     kept = numbers(client.kept)
     trained: Counter[int] = Counter()
-    exact = set()
+    exact, prefixes = set(), set()
     for row in rows:
         digest = hashlib.sha1()
         for token, mask, logprob in zip(row["ids"], row["mask"], row["logprobs"], strict=True):
@@ -535,6 +536,7 @@ def trace(engine: Engine, rows: list[dict[str, Any]], client: Client) -> dict[st
                 if engine.sampled[number] == (token, digest.digest()):
                     exact.add(number)
             digest.update(array.array("q", [token]).tobytes())
+            prefixes.add(digest.digest())
     return {
         "sampled": len(kept),
         "exact": sum(trained[number] == 1 and number in exact for number in kept),
@@ -543,6 +545,8 @@ def trace(engine: Engine, rows: list[dict[str, Any]], client: Client) -> dict[st
         "lost": sum(trained[number] == 0 for number in kept),
         "thrown": sum(trained[number] > 0 for number in numbers(client.thrown) - kept),
         "rows": len(rows),
+        "row_tokens": sum(len(row["ids"]) for row in rows),
+        "tree_tokens": len(prefixes),
     }
 
 

@@ -11,7 +11,7 @@ import types
 import typing
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,17 @@ import typing_extensions
 from provider_support import add, call, completion, tokenizer
 
 from strands_env.core import Environment, WeightVersionSpan
-from strands_env.training import TrainingSample, areal, group_advantages, skyrl, tinker, verifiers, verl, weigh_rollouts
+from strands_env.training import (
+    RolloutTree,
+    TrainingSample,
+    areal,
+    group_advantages,
+    skyrl,
+    tinker,
+    verifiers,
+    verl,
+    weigh_rollouts,
+)
 from strands_env.training.export import WRITTEN_FOR
 from tests.conftest import ROOT
 from tests.contract.test_trainer_adapters import FAILED, SHORT, make
@@ -207,7 +217,7 @@ def areals(path: str, *functions: str, **names: Any) -> Any:
         raise
     future = ast.parse("from __future__ import annotations").body
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    wanted = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in functions]
+    wanted = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in functions]
     torch = importlib.import_module("torch")
     found: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "Any": Any, **names}
     exec(compile(ast.Module([*future, *wanted], []), str(file), "exec"), found)
@@ -233,6 +243,30 @@ def test_areal_takes_the_trajectory() -> None:
     assert check(areal.tensor_dict(FAILED))
     with pytest.raises(ValueError, match="Missing required keys"):
         check({name: row[name] for name in row if name != "input_ids"}, logger=logger)
+
+
+def test_areals_prefix_tree_has_the_tokens_of_ours() -> None:
+    """Its greedy packing, which takes equal ids for the same tokens: ours do not share what two samples train."""
+    samples = [*forked(), make(token_ids=np.array([10, 11, 9, 9, 9, 9], dtype=np.int32))]
+    names = ("_greedy_build_tries", "_extract_sequences", "_count_additional_nodes", "_insert_sequence", "_BuildNode")
+    more = ("_compress_trie", "TrieNode", "trie_to_parent_array")
+    mark = {"trace_perf": lambda name: lambda function: function, "dataclass": dataclass, "field": field}
+    path, torch = "areal/models/tree_attn/tree.py", importlib.import_module("torch")
+    ids = torch.tensor(np.stack([each.token_ids for each in samples]).astype(np.int64))
+    build = areals(path, *names, *more, **mark)
+    (trie,), (count,) = build({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, 100)
+    flat = RolloutTree.of(samples).arrays()
+    assert len(flat["token_ids"]) == count == 12
+    theirs = build.__globals__["trie_to_parent_array"](trie, count)[0].tolist()
+    tokens = [token for node in sorted(trie.nodes, key=lambda node: node.start_idx) for token in node.tokens]
+
+    def prefixes(ids: Any, parents: Any) -> list[tuple[int, ...]]:
+        found: list[tuple[int, ...]] = []
+        for token, parent in zip(ids, parents, strict=True):
+            found.append((*(found[parent] if parent >= 0 else ()), token))
+        return sorted(found)
+
+    assert prefixes(flat["token_ids"].tolist(), flat["parents"].tolist()) == prefixes(tokens, theirs)
 
 
 def test_areal_collates_trajectories_of_different_lengths() -> None:

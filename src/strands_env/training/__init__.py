@@ -10,11 +10,14 @@ from .driver import collect_rollouts
 from .export import image_inputs
 from .sample import InvalidSampleError, TrainingSample, load_samples, save_samples
 from .teacher import score_with_teacher
+from .tree import RolloutTree, TreeNode
 
 __all__ = [
     "InvalidSampleError",
+    "RolloutTree",
     "SamplingMask",
     "TrainingSample",
+    "TreeNode",
     "collect_rollouts",
     "group_advantages",
     "image_inputs",

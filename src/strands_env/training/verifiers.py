@@ -9,14 +9,14 @@ trace.nodes = [MessageNode(**fields) for fields in message_nodes(samples, decode
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from strands_env.training.export import check_fields, reference_logprobs, small_experts, with_all_sampled_tokens
+from strands_env.training.export import check_fields, reference_logprobs, small_experts
 from strands_env.training.sample import TrainingSample
+from strands_env.training.tree import RolloutTree
 
 
 def message_nodes(
@@ -42,60 +42,47 @@ def message_nodes(
     Raises:
         InvalidSampleError: A trained token has no log-probability, or routed experts are missing.
     """
-    nodes: list[dict[str, Any]] = []
-    known: dict[tuple[int | None, bool, tuple[int, ...]], int] = {}
+    tree = RolloutTree.of(samples)
+    logprobs = [np.array(sample.full_logprobs()) for sample in samples]
+    masks = [np.array(sample.trained_mask(weight_follows=True), dtype=bool) for sample in samples]
+    references = [
+        None if sample.teacher_logprobs is None else np.array(reference_logprobs(sample)) for sample in samples
+    ]
     weighted = any(sample.loss_weight != 1 for sample in samples)
-    for sample in samples:
-        mask, logprobs = sample.trained_mask(weight_follows=True), sample.full_logprobs()
-        reference = None if sample.teacher_logprobs is None else reference_logprobs(sample)
-        experts = None
-        if routed_experts:
-            rows = small_experts(sample, np.uint8, np.uint16)
-            experts = np.concatenate([rows, rows[-1:]])
-        parent: int | None = None
-        output = with_all_sampled_tokens(sample).loss_mask  # what was sampled and what was not, in turns
-        edges = [0, *(np.flatnonzero(np.diff(output)) + 1).tolist(), len(output)]
-        for start, end in itertools.pairwise(edges) if len(output) else ():
-            ids, sampled = sample.token_ids[start:end].tolist(), bool(output[start])
-            key = (parent, sampled, tuple(ids))
-            if key not in known:
-                known[key] = len(nodes)
-                message = {"role": "assistant" if sampled else "user", "content": decode(ids) if decode else ""}
-                nodes.append(
-                    {
-                        "parent": parent,
-                        "message": message,
-                        "sampled": sampled,
-                        "token_ids": ids,
-                        "mask": [False] * len(ids),
-                        "logprobs": [],
-                        "advantages": None,
-                        "reference_logprobs": None,
-                        "loss_weights": None,
-                        "routed_experts": None if experts is None else experts[start:end],
-                    }
-                )
-            parent = known[key]
-            _train(nodes[parent], mask[start:end], logprobs[start:end], advantage)
-            if weighted and any(mask[start:end]):  # a node without weights counts as one of weight 0 there
-                weights = (nodes[parent]["loss_weights"] or {"rl": [0.0] * len(ids)})["rl"]
-                both = zip(mask[start:end], weights, strict=True)
-                nodes[parent]["loss_weights"] = {"rl": [sample.loss_weight if own else held for own, held in both]}
-            # verifiers aligns these with the trained tokens of a node, not with all of them.
-            if reference is not None and any(nodes[parent]["mask"]):
-                values = zip(nodes[parent]["mask"], reference[start:end], strict=True)
-                nodes[parent]["reference_logprobs"] = [value for trained, value in values if trained]
+    experts: dict[int, Any] = {}
+    nodes: list[dict[str, Any]] = []
+    for node in tree.nodes:
+        end, owners = node.start + len(node), node.trained_by.tolist()
+        # The sample that trains a token, unless it may not be trained at all, and the token's place there.
+        trained = [(leaf, place) for place, leaf in enumerate(owners, node.start) if leaf >= 0 and masks[leaf][place]]
+        mask = [leaf >= 0 and bool(masks[leaf][place]) for place, leaf in enumerate(owners, node.start)]
+        reference = [None if (row := references[leaf]) is None else float(row[place]) for leaf, place in trained]
+        if routed_experts and node.leaf not in experts:
+            rows = small_experts(samples[node.leaf], np.uint8, np.uint16)
+            experts[node.leaf] = np.concatenate([rows, rows[-1:]])
+        ids = node.token_ids.tolist()
+        nodes.append(
+            {
+                "parent": node.parent,
+                "message": {
+                    "role": "assistant" if node.sampled else "user",
+                    "content": decode(ids) if decode else "",
+                },
+                "sampled": node.sampled,
+                "token_ids": ids,
+                "mask": mask,
+                "logprobs": [float(logprobs[leaf][place]) for leaf, place in trained],
+                "advantages": None if advantage is None or not trained else [advantage] * len(trained),
+                # verifiers aligns these with the trained tokens of a node, not with all of them.
+                "reference_logprobs": None if not trained or None in reference else reference,
+                # A node without weights counts as one of weight 0 there.
+                "loss_weights": {
+                    "rl": [samples[leaf].loss_weight if own else 0.0 for own, leaf in zip(mask, owners, strict=True)]
+                }
+                if weighted and trained
+                else None,
+                "routed_experts": experts[node.leaf][node.start : end] if routed_experts else None,
+            }
+        )
     check_fields("verifiers", "verifiers.v1.graph", "MessageNode", nodes[0] if nodes else ())
     return nodes
-
-
-def _train(node: dict[str, Any], mask: Sequence[int], logprobs: Sequence[float], advantage: float | None) -> None:
-    """Adds what a path trains of a node. The path that came first with it need not be the one that trains it."""
-    trained = dict(zip(np.flatnonzero(node["mask"]).tolist(), node["logprobs"], strict=True))
-    added = {place: logprobs[place] for place, value in enumerate(mask) if value and place not in trained}
-    if not added:
-        return
-    trained |= added
-    node["mask"] = [place in trained for place in range(len(mask))]
-    node["logprobs"] = [trained[place] for place in sorted(trained)]
-    node["advantages"] = None if advantage is None else [advantage] * len(trained)
