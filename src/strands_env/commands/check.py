@@ -182,7 +182,7 @@ def _validate(args: argparse.Namespace) -> Exit:
     ]
     document = {"folder": args.data_path, "sound": sound, "tasks": [report.to_json() for report in reports]}
     if args.json:
-        say(json.dumps(document, indent=1))
+        show(document, (), as_json=True)
     else:
         for cheat in sorted({cheat for report in reports for cheat in report.cheats} & CHEATS.keys()):
             say(f"{cheat}: {CHEATS[cheat].splitlines()[0].removeprefix('# ')}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from dataclasses import asdict
 from typing import Any
 
 from strands_env.commands.display import interval
-from strands_env.commands.terminal import explain_errors, format_number, note, one_line, say
+from strands_env.commands.terminal import explain_errors, format_number, note, one_line, say, show
 from strands_env.core.jsonable import differences
 from strands_env.eval import compare, read_scores
 from strands_env.eval.metrics import Comparison
@@ -39,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
             {**without_nan(asdict(result)), "significant": significant}
             for result, significant in zip(results, verdicts, strict=True)
         ]
-        say(json.dumps(documents[0] if len(documents) == 1 else documents))
+        show(documents[0] if len(documents) == 1 else documents, (), as_json=True)
     statuses = []
     for path, result, significant, other in zip(args.others, results, verdicts, configurations[1:], strict=True):
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import platform
 import re
@@ -15,7 +14,7 @@ from enum import StrEnum
 from importlib import import_module, metadata
 from typing import NamedTuple
 
-from strands_env.commands.terminal import one_line, say
+from strands_env.commands.terminal import one_line, say, show
 from strands_sglang.cache import cache_folder
 from strands_sglang.command_line import Exit
 
@@ -58,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
                 say(f"{'':19}-> {one_line(finding.advice)}")
     ok = all(finding["state"] is not State.BROKEN for finding in findings)
     if args.json:
-        say(json.dumps({"ok": ok, "findings": findings}))
+        show({"ok": ok, "findings": findings}, (), as_json=True)
     return Exit.OK if ok else Exit.FAILED
 
 

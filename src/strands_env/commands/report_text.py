@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import shlex
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 
 from strands_env.commands.display import summary_lines
 from strands_env.commands.terminal import announce, explain_errors, format_number, one_line, say, show
+from strands_env.core.jsonable import shown_text
 from strands_env.eval import EvalError, EvalSample, ScoreTable, Verification, summarize, verify_run
 from strands_env.eval.metrics.summary import without_nan
 from strands_env.eval.report.details import SNIPPET, messages_of, task_of
@@ -112,13 +112,13 @@ def _text(block: dict[str, Any]) -> str:
     """A block of a report's message as text."""
     match block["kind"]:
         case "call":
-            return f"call {block['name']}({json.dumps(block['input'], ensure_ascii=False)})"
+            return f"call {block['name']}({shown_text(block['input'])})"
         case "result":
             return f"result ({block['status']}): " + "\n".join(map(_text, block["blocks"]))
         case "reasoning":
             return f"(thinks) {block['text']}"
         case "json":
-            return json.dumps(block["value"], ensure_ascii=False, default=repr)
+            return shown_text(block["value"])
     return str(block["text"])
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
-import json
 import sys
 import time
 import webbrowser
 
 from strands_env.commands.display import describe
-from strands_env.commands.terminal import columns, format_number, note, one_line, say
+from strands_env.commands.terminal import columns, format_number, note, one_line, say, show
 from strands_env.eval.report.details import answer_of
 from strands_env.eval.report.live import Follower, LiveRun, LiveTraining, open_live
 from strands_sglang.command_line import CommandError, Exit, safe
@@ -33,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         shown = Follower(args.run) if isinstance(source, LiveRun) else source
         shown.read()
         if args.json:
-            say(json.dumps(shown.to_dict()))
+            show(shown.to_dict(), (), as_json=True)
             return Exit.OK
         return Exit.OK if sys.stdout is None else _follow(shown)
     except KeyboardInterrupt:

@@ -21,7 +21,7 @@ import orjson
 from pydantic import BaseModel
 from strands.models import Model
 
-from .jsonable import canonical, digest, name_of, plain, redact
+from .jsonable import canonical, digest, name_of, plain, shown
 
 _ATOMS = (str, int, float, bool, type(None))
 _LONGEST = 1000
@@ -76,7 +76,7 @@ def identify_reward(reward: Any) -> dict[str, Any]:
         and `unknown`: what a resumed run cannot compare, in words.
     """
     reader = _Reader()
-    found: dict[str, Any] = redact(reader.describe(reward))
+    found: dict[str, Any] = shown(reader.describe(reward))
     return {**found, "code": reader.code, "unknown": reader.unknown}
 
 
@@ -90,7 +90,7 @@ class _Reader:
         """Arguments as JSON; a long one, such as a table of answers, as its digest."""
         found = {name: self.read(value) for name, value in values.items()}
         contents = {name: canonical(value) for name, value in found.items()}
-        arguments: dict[str, Any] = redact({name: found[name] for name in found if len(contents[name]) <= _LONGEST})
+        arguments: dict[str, Any] = shown({name: found[name] for name in found if len(contents[name]) <= _LONGEST})
         return {name: arguments[name] if name in arguments else digest(contents[name]) for name in found}
 
     def read(self, value: Any) -> Any:

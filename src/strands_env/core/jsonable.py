@@ -1,13 +1,15 @@
 """Values as JSON: written so that they come back, compared by content, shown without secrets; their names.
 
-- `encode`, `decode`, `StoredModel`, `JsonValues`: values that are stored and read back, bytes and lone surrogates
-  included. A model may write anything into its arguments, including text that looks like such an encoding; keys that do
-  are escaped, so that reading gives back exactly what was written.
-- `copy_data`: a copy, for messages.
-- `plain`, `canonical`, `digest`: JSON that is the same for equal content on every machine.
-- `differences`: where two configurations differ.
-- `readable`, `redact`: JSON for anything, to write down and never to read back; without secrets.
-- `name_of`, `call_name`: functions, classes and calls as text.
+A value becomes JSON in one of three ways:
+
+- `exact`, which `restore` undoes (`StoredModel`, `JsonValues`): stored and read back, with bytes and lone surrogates. A
+  model may write anything into its arguments, including text that looks like such an encoding; keys that do are
+  escaped, so that reading gives back exactly what was written.
+- `identity` (`plain`, `canonical`, `digest`, `differences`): the same bytes for equal content on every machine.
+- `shown`: for people, without secrets, never read back. `readable` and `shown_text` are for values that may hold
+  anything and have no names, such as messages.
+
+`copy_data` copies messages; `name_of` and `call_name` are functions, classes and calls as text.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import functools
 import hashlib
 import inspect
 import itertools
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -136,8 +139,13 @@ def plain(value: Any, where: str = "it", leaf: Callable[[Any], Any] | None = Non
     raise TypeError(f"{where} is {_shorten(repr(value))}, which has no comparable content")
 
 
-def redact(value: Any) -> Any:
-    """The value as JSON to write down: parts without content by name, values of secret names left out."""
+def identity(value: Any, where: str = "it", leaf: Callable[[Any], Any] | None = None) -> bytes:
+    """Bytes that are equal for equal content; arguments and errors are those of `plain`."""
+    return canonical(plain(value, where, leaf))
+
+
+def shown(value: Any) -> Any:
+    """The value as JSON for people: parts without content by name, values of secret names left out."""
 
     def leaf(part: Any) -> str:
         config, name = getattr(part, "config", None), name_of(part)  # a model factory has a `config`
@@ -178,7 +186,7 @@ def call_name(
 
 def _argument(value: Any) -> str:
     """An argument as text: its content as JSON, and the name of each part that has none."""
-    content = redact(value)
+    content = shown(value)
     is_name = isinstance(content, str) and not isinstance(value, str)
     return content if is_name else _shorten(canonical(content).decode())
 
@@ -288,7 +296,9 @@ def readable(value: Any, depth: int = MAX_DEPTH) -> Any:
         case list() | tuple() | set() | frozenset():
             return [readable(item, depth - 1) for item in value]
         case BaseModel():
-            return readable({**value.__dict__, **(value.model_extra or {})}, depth)
+            written = [name for name, each in type(value).model_fields.items() if not each.exclude]
+            parts = {name: getattr(value, name) for name in (*written, *type(value).model_computed_fields)}
+            return readable({**parts, **(value.model_extra or {})}, depth)
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: readable(getattr(value, item.name), depth - 1) for item in fields(value)}
     try:
@@ -296,6 +306,11 @@ def readable(value: Any, depth: int = MAX_DEPTH) -> Any:
     except Exception as error:
         text = f"<{type(value).__name__} whose text cannot be had: {type(error).__name__}>"
     return readable(text)
+
+
+def shown_text(value: Any) -> str:
+    """JSON text of a part of a message, for people."""
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 # ---- stored ---------------------------------------------------------------------------------------------------------
@@ -308,7 +323,7 @@ _MARKS = re.compile(rb"__(?:bytes_encoded|utf-8)__")
 """Marks in keys that look like ours."""
 
 
-def encode(value: Any) -> Any:
+def exact(value: Any) -> Any:
     """The value with bytes, and text that UTF-8 cannot hold, replaced by objects. Nothing given is changed."""
     try:  # most values are JSON already: to write them once, in C, costs less than a look at each part
         text = orjson.dumps(value)
@@ -330,8 +345,8 @@ def _encode(value: Any) -> Any:
     return value
 
 
-def decode(value: Any) -> Any:
-    """Undo `encode`. Any other object stays as it is."""
+def restore(value: Any) -> Any:
+    """Undo `exact`. Any other object stays as it is."""
     match value:
         case dict():
             if _MARK in value and len(value) == 2 and isinstance(value.get("data"), str):
@@ -342,9 +357,9 @@ def decode(value: Any) -> Any:
                     return data.decode("utf-8", "surrogatepass") if value[_MARK] == _TEXT else value
                 except ValueError:  # a model wrote what looks like an encoding
                     return value
-            return {_decode_key(key): decode(item) for key, item in value.items()}
+            return {_decode_key(key): restore(item) for key, item in value.items()}
         case list():
-            return [decode(item) for item in value]
+            return [restore(item) for item in value]
     return value
 
 
@@ -374,7 +389,7 @@ class _Constructed(ModelMetaclass):
 
 
 class StoredModel(BaseModel, metaclass=_Constructed):
-    """A model whose `model_validate` undoes `encode` in what JSON held; its constructor takes values as they are.
+    """A model whose `model_validate` undoes `exact` in what JSON held; its constructor takes values as they are.
 
     The constructor refuses an unknown field by a `TypeError` that names the nearest one. What is read from storage may
     have more fields, which another release wrote.
@@ -393,19 +408,19 @@ class StoredModel(BaseModel, metaclass=_Constructed):
 def stored_context(text: bytes) -> dict[str, Any] | None:
     """The validation context for values of this JSON text.
 
-    Without a mark in it nothing was encoded, and `decode`, which looks at every part, has nothing to undo.
+    Without a mark in it nothing was encoded, and `restore`, which looks at every part, has nothing to undo.
     """
     return None if _MARKS.search(text) is None else {_STORED: True}
 
 
 def decode_stored(value: Any, info: ValidationInfo) -> Any:
-    """Validator: undo `encode` where the value comes from storage."""
+    """Validator: undo `exact` where the value comes from storage."""
     stored = info.mode == "json" or (isinstance(info.context, dict) and info.context.get(_STORED) is True)
-    return decode(value) if stored else value
+    return restore(value) if stored else value
 
 
 JsonValues: TypeAlias = Annotated[
-    dict[str, Any], BeforeValidator(decode_stored), PlainSerializer(encode, when_used="json")
+    dict[str, Any], BeforeValidator(decode_stored), PlainSerializer(exact, when_used="json")
 ]
 """Values by name that survive JSON."""
 

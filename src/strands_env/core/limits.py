@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,6 +17,7 @@ from strands.types.tools import AgentTool, ToolGenerator, ToolSpec, ToolUse
 from strands_sglang.exceptions import check_positive
 
 from .deadline import run_with_timeout
+from .jsonable import shown_text
 from .sdk_patches import function_of, with_function
 from .termination import EpisodeTimeoutError, Phase
 from .threads import DaemonThreads, default_threads
@@ -179,7 +179,7 @@ def limit_content(content: Sequence[Any], max_chars: int) -> list[Any]:
         if "text" in block:
             text = block["text"]
         elif "json" in block:
-            text = json.dumps(block["json"], ensure_ascii=False, default=str)
+            text = shown_text(block["json"])
         else:
             limited.append(block)
             continue

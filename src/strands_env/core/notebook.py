@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from .jsonable import shown_text
 
 if TYPE_CHECKING:
     from .types import StepResult
@@ -53,7 +54,7 @@ def _block_text(block: Any) -> str:
         case {"text": str(text)}:
             return text
         case {"toolUse": {"name": name, **rest}}:
-            return f"{name}({json.dumps(rest.get('input'), ensure_ascii=False, default=repr)})"
+            return f"{name}({shown_text(rest.get('input'))})"
         case {"toolResult": {"content": [*inner]}}:
             return "\n".join(map(_block_text, inner))
         case {"reasoningContent": {"reasoningText": {"text": str(text)}}}:

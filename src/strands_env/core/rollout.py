@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from .deadline import EpisodeProgress, keep_error, run_shielded, run_with_timeout
 from .environment import Environment
 from .identity import identify_reward
-from .jsonable import name_of, redact
+from .jsonable import name_of, shown
 from .seeds import FIELD, RolloutSeed
 from .termination import Phase
 from .types import Action, StepResult
@@ -186,5 +186,5 @@ def describe(env: Any, action: Action | None = None) -> dict[str, Any]:
             "reward": None if env.reward_fn is None else identify_reward(env.reward_fn),
         }
         description |= parts if action is None else {"task": {"id": action.task_context.id, **parts}}
-    safe: dict[str, Any] = redact(description)
+    safe: dict[str, Any] = shown(description)
     return safe

@@ -38,7 +38,7 @@ from strands_sglang.trajectory.tokens import TokenSequence
 
 from .chat_messages import ChatPrompt, spoken_text
 from .identity import record_arguments
-from .jsonable import JsonValues, StoredModel, decode_stored, encode
+from .jsonable import JsonValues, StoredModel, decode_stored, exact
 from .termination import End, ErrorRecord, Outcome, TerminationReason, ToolErrorRecord
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ MessageDict: TypeAlias = dict[str, Any]
 JsonMessages = Annotated[
     list[MessageDict],
     BeforeValidator(decode_stored),
-    PlainSerializer(encode, when_used="json"),
+    PlainSerializer(exact, when_used="json"),
 ]
 """Messages that survive JSON: images and documents are bytes, and are written as the SDK's sessions write them.
 
@@ -215,7 +215,7 @@ class Action(StoredModel):
     message: Annotated[
         str | MessageDict | list[dict[str, Any]],
         BeforeValidator(_check_message),
-        PlainSerializer(encode, when_used="json"),
+        PlainSerializer(exact, when_used="json"),
     ]
     task_context: TaskContext = Field(default_factory=TaskContext)
 
@@ -431,7 +431,7 @@ class StepResult(StoredModel):
     observation: Observation
     reward: RewardResult | None = None
     end: End = Field(default=End(), exclude=True)
-    state: Annotated[Any, BeforeValidator(_read_state), PlainSerializer(encode, when_used="json")] = None
+    state: Annotated[Any, BeforeValidator(_read_state), PlainSerializer(exact, when_used="json")] = None
     cleanup_error: ErrorRecord | None = None
     tool_errors: list[ToolErrorRecord] = Field(default_factory=list)
     trajectories: list[Trajectory] = Field(default_factory=list)

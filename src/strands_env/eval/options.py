@@ -209,11 +209,11 @@ class EvalOptions:
 
         The seed of sampling is not one of them: it is written down with the environment, where it was used.
         """
-        from strands_env.core.jsonable import redact  # loads pydantic, which help does without
+        from strands_env.core.jsonable import shown  # loads pydantic, which help does without
 
         values = {name: getattr(self, name) for name in OPTIONS if name != "sampling_seed"}
         paths = {name: str(value) for name, value in values.items() if isinstance(value, Path)}
-        document: dict[str, Any] = redact(
+        document: dict[str, Any] = shown(
             {name: value for name, value in {**values, **paths}.items() if value is not None}
         )
         return document

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from strands.types.events import ToolResultEvent
 from strands.types.tools import AgentTool, ToolGenerator, ToolUse
 
-from strands_env.core.jsonable import canonical, digest, plain
+from strands_env.core.jsonable import digest, identity
 from strands_env.core.limits import ToolLike, WrappedTool, with_limits
 from strands_env.core.threads import default_threads
 from strands_sglang.exceptions import check_positive
@@ -95,7 +95,7 @@ class CachedTool(WrappedTool):
 
     async def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
         """Answer from the cache, or make the call and keep what it gives."""
-        key = digest(canonical(plain([self.tool_spec, tool_use["input"]])))
+        key = digest(identity([self.tool_spec, tool_use["input"]]))
         pause = 0.01
         while (reserved := await default_threads.run(self._results.reserve, key)) is None:
             await asyncio.sleep(pause)

@@ -10,7 +10,7 @@ from string import Template
 
 from strands_env.commands.recipe.names import HOOK, load_object, path_of_reward, split_path
 from strands_env.core import Environment
-from strands_env.core.jsonable import redact
+from strands_env.core.jsonable import shown
 from strands_env.eval.errors import EvalError
 from strands_env.eval.options import COLUMNS, EvalOptions, TrainOptions
 from strands_sglang.backends.engine.own_models import is_own_model
@@ -84,5 +84,5 @@ def _rollouts(options: EvalOptions, trainer: str) -> str:
         modules.append(reward_module)
         body.append(f"    env.reward_fn = {reward_module}.{name}{made}")
     imports = [f"import {name}" for name in dict.fromkeys(modules)]
-    arguments = f"OPTIONS = {redact(dict(options.env_config or {}))!r}"
+    arguments = f"OPTIONS = {shown(dict(options.env_config or {}))!r}"
     return "\n".join([*imports, "", arguments, "", "", "def make_env(model_factory):", *body, "    return env", ""])

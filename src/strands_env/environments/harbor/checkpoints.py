@@ -16,7 +16,7 @@ from typing import Any
 
 from strands import Agent
 
-from strands_env.core.jsonable import decode, encode
+from strands_env.core.jsonable import exact, restore
 from strands_sglang.backends.records import from_json, to_json
 from strands_sglang.conversation import TurnRequest
 
@@ -69,7 +69,7 @@ class Checkpoint:
 
     def save(self) -> None:
         """Write it into its folder."""
-        document = {"task": self.task, "turns": self.turns, "messages": encode(list(self.messages))}
+        document = {"task": self.task, "turns": self.turns, "messages": exact(list(self.messages))}
         Path(self.path, _RECORD).write_text(json.dumps(document), encoding="utf-8")
 
     @classmethod
@@ -86,7 +86,7 @@ class Checkpoint:
                 "checkpoints=FOLDER, as FOLDER/EPISODE/turn-K"
             )
         record = json.loads(file.read_text(encoding="utf-8"))
-        messages = decode(record["messages"])
+        messages = restore(record["messages"])
         return cls(path=str(file.parent), task=record["task"], messages=messages, turns=record["turns"])
 
     def recall(self, agent: Agent) -> None:

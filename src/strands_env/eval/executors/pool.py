@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from strands_env.core import Action, StepResult
-from strands_env.core.jsonable import call_name, canonical, name_of, plain
+from strands_env.core.jsonable import call_name, identity, name_of
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.executors.worker import SHUTDOWN_SECONDS, QuarantinedTaskError, WorkerLostError, unpack
 from strands_sglang.exceptions import check_positive
@@ -328,4 +328,4 @@ def _key(action: Action) -> bytes:
     """Key of a task, equal for all its samples."""
     # Ids are random by default, and every sample has a seed of its own.
     content: Any = action.model_dump(exclude={"task_context": {"id", SEED_FIELD}})
-    return canonical(plain(content, leaf=repr))
+    return identity(content, leaf=repr)

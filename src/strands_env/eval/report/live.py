@@ -5,7 +5,6 @@ So they may lie on another machine's file system, and one that crashed is read l
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import Counter, deque
@@ -16,7 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from strands_env.core.jsonable import readable
 from strands_env.core.metrics import total_of
 from strands_env.eval.drift import DriftTotals
 from strands_env.eval.errors import EvalError, StoreCorruptError, naming_errors
@@ -277,8 +275,3 @@ def open_live(path: str | Path, *, tokenizer: str | None = None) -> LiveRun | Li
             )
         return LiveTraining(source, tokenizer=tokenizer)
     return LiveRun(source, tokenizer=saved.tokenizer(tokenizer))
-
-
-def to_json(value: Any) -> bytes:
-    """JSON text without a line break, whatever a sample holds."""
-    return json.dumps(readable(value), ensure_ascii=True, separators=(",", ":")).encode()

@@ -50,8 +50,7 @@ def page(target: Path, *, title: str, scripts: tuple[str, ...]) -> Iterator[Call
     ):
 
         def add(name: str, value: Any) -> None:
-            text = json.dumps(readable(value), ensure_ascii=True, separators=(",", ":"))
-            packed = gzip.compress(text.encode(), compresslevel=6, mtime=0)
+            packed = gzip.compress(page_json(value), compresslevel=6, mtime=0)
             # Only letters, digits, `+`, `/` and `=`: no text of a sample can end the element it is in.
             file.write(f'<script type="text/plain" id="{name}">{base64.b64encode(packed).decode()}</script>\n')
 
@@ -77,6 +76,11 @@ def _frame(title: str, scripts: tuple[str, ...], allowed: str) -> tuple[str, str
     )
     head = _asset("report.html").format(title=html.escape(title), policy=policy, style=style)
     return head, f"<script>{script}</script>\n</body>\n</html>\n", policy
+
+
+def page_json(value: Any) -> bytes:
+    """JSON text of a page's data without a line break, whatever a sample holds."""
+    return json.dumps(readable(value), separators=(",", ":")).encode()
 
 
 def now() -> str:

@@ -15,8 +15,8 @@ from typing import Final
 from aiohttp import web
 
 from strands_env.eval.errors import StoreError
-from strands_env.eval.report.live import LivePage, to_json
-from strands_env.eval.report.page import live_page
+from strands_env.eval.report.live import LivePage
+from strands_env.eval.report.page import live_page, page_json
 
 HOST: Final = "127.0.0.1"
 MAX_STREAMS = 32
@@ -87,7 +87,7 @@ class LiveServer:
             is_behind = time.monotonic() - started >= READ_SECONDS
             if is_new and time.monotonic() >= next_time:
                 started, is_new = time.monotonic(), False
-                document = await asyncio.to_thread(lambda: to_json(self._source.overview()))
+                document = await asyncio.to_thread(lambda: page_json(self._source.overview()))
                 next_time = time.monotonic() + SHARE * (time.monotonic() - started)
                 async with self._news:
                     self._document, self._version = b"data: " + document + b"\n\n", self._version + 1
@@ -121,7 +121,7 @@ class LiveServer:
         if value is None:
             return _refuse(404, "It is no longer there: the run was begun anew.")
         return web.Response(
-            body=await asyncio.to_thread(to_json, value), content_type="application/json", headers=_HEADERS
+            body=await asyncio.to_thread(page_json, value), content_type="application/json", headers=_HEADERS
         )
 
     async def _tell(self, request: web.Request) -> web.StreamResponse:

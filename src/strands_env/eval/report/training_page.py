@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from strands_env.core import TerminationReason
+from strands_env.core.jsonable import shown_text
 from strands_env.eval.errors import EvalError, StoreCorruptError, naming_errors
 from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.metrics.summary import without_nan
@@ -199,7 +200,7 @@ def _of_log(path: Path, prompts: Answers) -> Iterator[Step]:
             step = row.get("rollout_id")
             for shown in row.get("samples") or ():
                 text = shown.get("prompt")
-                text = text if isinstance(text, str) else json.dumps(text, default=str)
+                text = text if isinstance(text, str) else shown_text(text)
                 answer = str(shown.get("response") or "")[:ANSWER]
                 _note(prompts, step, Note(text[:200], text, shown.get("label"), shown.get("reward"), answer))
             ended = {name[6:]: value for name, value in metrics.items() if name.startswith("ended/")}

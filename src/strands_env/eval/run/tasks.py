@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from strands_env.core import Action, TaskContext
 from strands_env.core.deadline import is_closing
-from strands_env.core.jsonable import canonical, copy_data, digest, plain
+from strands_env.core.jsonable import copy_data, digest, identity
 from strands_env.core.seeds import derive_seed
 from strands_env.core.threads import OneThread
 from strands_env.eval.errors import DatasetError
@@ -91,7 +91,7 @@ def task_digest(action: Action) -> str:
             del content["task_context"]["id"]
         if content["task_context"].get("task_content"):  # a task that is a folder is what is in it, wherever it lies
             content["task_context"].pop("task_dir", None)
-        return digest(canonical(plain(content, "action")))
+        return digest(identity(content, "action"))
     except (TypeError, ValueError, RecursionError) as error:
         raise DatasetError(
             f"the task {_name(action)} cannot be recognised when the run is resumed: {error}; keep such objects out "

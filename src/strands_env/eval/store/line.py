@@ -30,7 +30,7 @@ from strands_env.core import (
     TokenObservation,
     Trajectory,
 )
-from strands_env.core.jsonable import encode, readable, stored_context
+from strands_env.core.jsonable import exact, readable, stored_context
 from strands_env.core.types import check_state, shared_text
 from strands_env.eval.errors import StoreCorruptError, StoreError
 from strands_env.eval.sample import EvalSample
@@ -158,7 +158,7 @@ def write_sample(sample: EvalSample) -> Line:
     try:  # a tool may have returned any object, and any bytes as text
         observation = result.observation.model_copy(update={"tokens": None, "tools": None})
         parts = readable(result.model_copy(update={"observation": observation, "trajectories": [], "state": None}))
-        parts["state"] = encode(check_state(result.state))  # exact, or not at all: a reward may judge it again
+        parts["state"] = exact(check_state(result.state))  # exact, or not at all: a reward may judge it again
         return finish(action_json, json.dumps(parts).encode())
     except (StoreError, ValueError, TypeError, RecursionError, AttributeError) as error:
         failure.add_note(str(error))

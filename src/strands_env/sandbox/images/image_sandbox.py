@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from strands_env.core.files import replacing
 from strands_env.core.threads import default_threads
 from strands_sglang.exceptions import check_positive
 
@@ -209,15 +210,9 @@ class ImageSandbox(SupervisedSandbox):
         Raises:
             OSError: It is missing, no regular file, or longer than `MAX_FOLDER_BYTES`.
         """
-        part = f"{os.fspath(target)}.part"
-        try:
-            with open(part, "wb") as file:
-                request = {"kind": "read", "path": source, "max_bytes": MAX_FOLDER_BYTES, "user": "0"}
-                await self._request(request, file)
-            os.replace(part, target)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(part)
+        with replacing(Path(target)) as part, part.open("wb") as file:
+            request = {"kind": "read", "path": source, "max_bytes": MAX_FOLDER_BYTES, "user": "0"}
+            await self._request(request, file)
 
     async def store_file(self, source: str | os.PathLike[str], target: str) -> None:
         """Copy a file of this machine, with its permissions, into a file of the sandbox, as root."""

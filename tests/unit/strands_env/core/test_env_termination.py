@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from strands.types.exceptions import EventLoopException, ModelThrottledException, ToolProviderException
 
+from strands_env.core.jsonable import readable
 from strands_env.core.termination import End, EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
 from strands_env.core.types import Observation, StepResult
 from strands_sglang.exceptions import (
@@ -148,6 +149,7 @@ def test_the_parts_of_an_end_are_those_of_the_result() -> None:
     assert (result.end.outcome, result.outcome, str(result.end).split(" ")[0]) == ("policy", "policy", "timeout")
     result.end = End(TerminationReason.TASK_COMPLETE, Outcome.INFRASTRUCTURE)  # an evaluator refused it
     assert json.loads(result.to_json())["outcome"] == "infrastructure"
+    assert readable(result).keys() == json.loads(result.to_json()).keys()  # one form, also where a value is no JSON
     assert StepResult.from_json(result.to_json()) == result
     with pytest.raises(TypeError, match="termination_reason must be a TerminationReason, got 'done'"):
         result.termination_reason = "done"  # type: ignore[assignment]

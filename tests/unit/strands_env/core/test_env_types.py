@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from strands_env.core import Environment
-from strands_env.core.jsonable import encode
+from strands_env.core.jsonable import exact
 from strands_env.core.scoring import FunctionReward, as_reward_function, as_reward_result
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.core.types import (
@@ -237,7 +237,7 @@ def test_what_a_model_writes_survives_construction_and_json(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [[{"a": "\u4f60 __bytes__"}], {"__bytes_encoded_": 1}, "utf-8", (1, [None])])
 def test_what_json_can_hold_is_written_without_a_copy(value: Any) -> None:
-    assert encode(value) is value
+    assert exact(value) is value
 
 
 def test_image_bytes_extra_fields_and_lone_surrogates_survive_json() -> None:
