@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -145,36 +145,26 @@ def build_evaluation(
         loads: Load the model; False is for a plan.
 
     Raises:
-        EvalError: An option is wrong, or something cannot be made.
+        EvalError: Options are wrong, which is said of all of them at once, or something cannot be made.
         StoreError: The results cannot be written or continued.
         BackendError: The server does not answer.
     """
     kind = load_evaluator(str(options.benchmark))
-    _refuse_ignored(options, given, kind)
-    sampling, backend = options.sampling or {}, BACKENDS[options.backend]
-    if options.n_samples_per_prompt > 1 and sampling.get("temperature") == 0:
+    if wrong := list(complaints(options, given, kind)):
+        raise EvalError("\n".join(wrong))
+    if options.n_samples_per_prompt > 1 and (options.sampling or {}).get("temperature") == 0:
         note("at temperature 0 the samples of a prompt are alike; pass@k says no more than pass@1")
-    is_inline, makes_own_models = options.executor == "inline", not takes_model(options.env)
-    if is_inline and options.workers is not None:
-        raise EvalError("--workers is for --executor processes or ray")
-    try:  # before anything is loaded: what makes the model says the same, later
-        for name in (options.model_id if backend.name == "local" else None, options.tokenizer):
-            if name is not None:
-                check_model_name(name)
-        if options.tool_parser is not None:
-            get_tool_parser(options.tool_parser)
-        backend.check(sampling)
-        if backend.has_tokens:
-            merge_options(DEFAULTS, options.model_options or {})
-    except (TypeError, ValueError, StrandsSGLangError) as error:
-        raise EvalError(str(error)) from error
 
     def load() -> ModelFactory:
         with announce(loading(options)):
             return make_model_factory(options)
 
-    # The model is loaded last: every other mistake has been reported by then.
-    models = DeferredModels(load)
+    # Models are loaded last: every other mistake has been reported by then.
+    models, is_inline, makes_own_models = (
+        DeferredModels(load),
+        options.executor == "inline",
+        not takes_model(options.env),
+    )
     env_factory: Any = dict
     if options.env is None or (is_inline and not makes_own_models):  # else a worker makes it, or it loads its model
         env_factory = make_env_factory(options, models)
@@ -185,25 +175,27 @@ def build_evaluation(
         make_executor = ProcessExecutor if options.executor == "processes" else RayExecutor
         make = "strands_env.commands.recipe.factories:make_env_factory"
         executor = make_executor(make, {"options": options}, n_workers=options.workers or 2)
-    make_evaluator = partial(kind, executor=executor, options=options, config=options.identity(), progress=progress)
-    evaluator = make_evaluator(env_factory if is_inline else None)
+    evaluator = kind(
+        env_factory if is_inline else None,
+        executor=executor,
+        options=options,
+        config=options.identity(),
+        progress=progress,
+    )
     _check_data(evaluator, options)
     _check_output(evaluator, resume=resume, note=note)
-    if not is_inline:
+    if not is_inline or (makes_own_models and not loads):
         return Evaluation(evaluator=evaluator)
     if makes_own_models:
-        if not loads:
-            return Evaluation(evaluator=evaluator)
         with announce(loading(options)):
-            env_factory = make_env_factory(options)
-        evaluator = make_evaluator(env_factory)
-    if mistakes := find_mistakes(env_factory):
+            evaluator.env_factory = make_env_factory(options)
+    if mistakes := find_mistakes(evaluator.env_factory):
         raise EvalError(f"{'; '.join(mistakes)} ('strands-env check' shows more)")
     return Evaluation(evaluator=evaluator, models=models.load() if loads and not makes_own_models else None)
 
 
-def _refuse_ignored(options: EvalOptions, given: Mapping[str, Any], kind: type[Evaluator]) -> None:
-    """Refuse options given here that would have no effect, and missing ones."""
+def complaints(options: EvalOptions, given: Mapping[str, Any], kind: type[Evaluator]) -> Iterator[str]:
+    """All that is wrong with the options themselves, a sentence each; nothing is read, made or loaded for it."""
     backend = BACKENDS[options.backend]
     ignored = dict(backend.ignores)
     if backend.name != "scripted":
@@ -217,10 +209,24 @@ def _refuse_ignored(options: EvalOptions, given: Mapping[str, Any], kind: type[E
         ignored["data_path"] = f"the tasks come from the function {options.benchmark!r}, which reads its data itself"
     for name, reason in ignored.items():
         if given.get(name) is not None:
-            raise EvalError(f"{flag_of(name)} would have no effect: {reason}; leave it out")
-    needed = {"base_url": options.base_url, "model_id": options.model_id}
-    if (missing := backend.missing(needed)) is not None:
-        raise EvalError(missing)
+            yield f"{flag_of(name)} would have no effect: {reason}; leave it out"
+    if (missing := backend.missing({"base_url": options.base_url, "model_id": options.model_id})) is not None:
+        yield missing
+    if options.executor == "inline" and options.workers is not None:
+        yield "--workers is for --executor processes or ray"
+    checks: list[Callable[[], object]] = [partial(backend.check, options.sampling or {})]
+    for model in (options.model_id if backend.name == "local" else None, options.tokenizer):
+        if model is not None:
+            checks.append(partial(check_model_name, model))
+    if options.tool_parser is not None and "tool_parser" not in ignored:
+        checks.append(partial(get_tool_parser, options.tool_parser))
+    if backend.has_tokens:
+        checks.append(partial(merge_options, DEFAULTS, options.model_options or {}))
+    for check in checks:  # what makes the model says the same, later
+        try:
+            check()
+        except (TypeError, ValueError, StrandsSGLangError) as error:
+            yield str(error)
 
 
 def _check_output(evaluator: Evaluator, *, resume: bool, note: Callable[[str], object]) -> None:

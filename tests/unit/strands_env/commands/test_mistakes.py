@@ -276,6 +276,19 @@ def test_what_a_run_lacks_is_told_before_a_model_is_loaded(arguments, message, t
     assert message in err and len(err.splitlines()) == 1
 
 
+def test_all_that_is_wrong_with_the_options_is_told_at_once(tmp_path, capsys):
+    wrong = ["--script", "x", "--workers", "3", "--model", "tinyy", "--sampling", '{"top_q": 1}']
+    assert evaluate("arithmetic", *wrong, "-o", str(tmp_path / "out")) == 2
+    lines = capsys.readouterr().err.splitlines()
+    told = (
+        "--script would have no effect",
+        "--workers is for --executor",
+        "did you mean 'top_p'?",
+        "did you mean 'tiny'",
+    )
+    assert len(lines) == len(told) and all(part in line for part, line in zip(told, lines, strict=True)), lines
+
+
 class Asking(Environment):
     """Looks at the model it is given, as hooks do that configure themselves by it."""
 
