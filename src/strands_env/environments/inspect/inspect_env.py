@@ -258,7 +258,8 @@ def _take_over(agent: Agent, seat: Seat, state: TaskState | None) -> None:
     agent.system_prompt = seat.main.system or None
     if seat.main.turn is not None:  # sub-agents may have come after it
         seat.conversation.forest.show(seat.main.turn)
-    answer = "" if state is None or state.output.empty else state.output.completion
+    own = state is not None and not state.output.empty and seat.sampled(state.output.message)
+    answer = state.output.completion if state is not None and own else ""
     last = agent.messages[-1]
     if answer.strip() and answer.strip() != (spoken_text(last, last=True) or "").strip():
         last["content"].append({"text": answer})

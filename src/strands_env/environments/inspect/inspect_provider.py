@@ -35,7 +35,7 @@ from strands_sglang.gateway.session_options import SessionOptions
 from strands_sglang.gateway.translation import Translation
 from strands_sglang.trajectory import FinishType, History, LengthLimit, Role, Turn
 
-from .inspect_messages import output_of, read_request
+from .inspect_messages import RECEIPT, output_of, read_request
 
 PROVIDER = "strands-rollout"
 """Name of the provider: `inspect eval task.py --model strands-rollout/smollm2`."""
@@ -86,6 +86,10 @@ class Seat:
         self._agents: dict[str | None, AgentPath] = {}
         self._spans: dict[str, SpanBeginEvent] = {}
         self._events_seen = 0
+
+    def sampled(self, message: ChatMessage) -> bool:
+        """True for a reply of this seat, or a copy that has been given another text."""
+        return self._readings.turn_of((message.metadata or {}).get(RECEIPT)) is not None
 
     async def generate(
         self, model: str, messages: list[ChatMessage], tools: list[ToolInfo], choice: ToolChoice, config: GenerateConfig

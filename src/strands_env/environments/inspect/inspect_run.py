@@ -25,7 +25,8 @@ from inspect_ai import SampleSource, Task, TaskSource, enqueue_sample, enqueue_t
 from inspect_ai.dataset import Sample
 from inspect_ai.event import SampleLimitEvent
 from inspect_ai.log import EvalLog, EvalSample, transcript
-from inspect_ai.model import Model, get_model
+from inspect_ai.model import Model, get_model, model_roles
+from inspect_ai.model._model import init_model_roles
 from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import LimitExceededError, registry_info, sandbox
@@ -106,6 +107,7 @@ class InspectEpisode:
         with anyio.CancelScope() as self._scope, sampled_in(lambda: self.seat):
             if self._is_stopped:
                 self._scope.cancel()
+            init_model_roles(_NamedRoles(model_roles()))
             try:
                 self.state = await (own(state, generate) if self.play is None else self.play(state))
             except LimitExceededError:  # the sample is scored for what was done
@@ -155,6 +157,15 @@ def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
         future.exception()  # nobody need ask for it
     else:
         future.set_result(outcome)
+
+
+class _NamedRoles(dict[str, Any]):
+    """The roles that have a model. In inspect another one is played by the policy itself, and would be trained."""
+
+    def get(self, role: str, default: Any = None) -> Any:
+        if role not in self:
+            raise ValueError(f"the task asks for a model in the role {role!r}: name one, model_roles={{{role!r}: ...}}")
+        return self[role]
 
 
 async def _probe() -> None:
