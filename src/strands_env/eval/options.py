@@ -23,6 +23,7 @@ from strands_sglang.command_line import json_object, non_negative, number, posit
 seed = partial(whole, least=0, most=2**63 - 1, expected="a whole number from 0, below 2^63")  # as readers of JSON hold
 
 REWARDS: Final = {
+    "choice": "strands_env.rewards:ChoiceReward",
     "exact": "strands_env.rewards:ExactMatchReward",
     "math": "strands_env.rewards:MathRewardFunction",
     "number": "strands_env.rewards:NumberReward",

@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from strands_env.eval.errors import DatasetError, EvalError, UnknownBenchmarkError
-from strands_sglang.exceptions import install_command
+from strands_sglang.hints import install_command
 
 if TYPE_CHECKING:
     from strands_env.eval.run.evaluator import Evaluator
@@ -25,31 +25,16 @@ BUILT_IN = {
     "aime-2025": "mathematics:AIME2025Evaluator",
     "aime-2026": "mathematics:AIME2026Evaluator",
     "math-500": "mathematics:Math500Evaluator",
-    "gsm8k": "mathematics:GSM8KEvaluator",
     "hmmt-feb-2025": "mathematics:HMMTFeb2025Evaluator",
     "hmmt-nov-2025": "mathematics:HMMTNov2025Evaluator",
     "hmmt-feb-2026": "mathematics:HMMTFeb2026Evaluator",
-    "gpqa-diamond": "gpqa:GPQADiamondEvaluator",
-    "gpqa-main": "gpqa:GPQAMainEvaluator",
-    "gpqa-extended": "gpqa:GPQAExtendedEvaluator",
-    "mmlu-pro": "gpqa:MMLUProEvaluator",
-    "hle": "hle:HLEEvaluator",
     "hle-verified-gold": "hle:HLEVerifiedGoldEvaluator",
     "hle-verified-gold-text": "hle:HLEVerifiedGoldTextEvaluator",
-    "simpleqa-verified": "facts:SimpleQAVerifiedEvaluator",
     "sealqa-0": "facts:SealQA0Evaluator",
     "sealqa-hard": "facts:SealQAHardEvaluator",
     "frames": "facts:FramesEvaluator",
-    "browsecomp": "facts:BrowseCompEvaluator",
     "livecodebench": "livecodebench:LiveCodeBenchEvaluator",
-    "bfcl": "bfcl:BFCLEvaluator",
-    "bfcl-multi-turn": "bfcl:BFCLMultiTurnEvaluator",
-    **{
-        f"tau2-{domain}": f"tau2_bench:Tau2{domain.title()}Evaluator"
-        for domain in ("airline", "retail", "telecom", "mock")
-    },
     "mcp-atlas": "mcp_atlas:MCPAtlasEvaluator",
-    "ifeval": "ifeval:IFEvalEvaluator",
     "harbor": "harbor:HarborEvaluator",
     "terminal-bench-2": "harbor:TerminalBench2Evaluator",
     "terminal-bench-2.1": "harbor:TerminalBench21Evaluator",
@@ -63,10 +48,21 @@ PREFIXES = {
 }
 """Prefixes of names that a package or a server resolves (`inspect:sums.py`), and the `SourceBenchmark` of each."""
 
-_NO_DATA = {
-    "arithmetic": "it is generated from its seed",
-    **dict.fromkeys((name for name in BUILT_IN if name.startswith("tau2-")), "its tasks are those of tau2-bench"),
+REPLACED = {
+    "bfcl": "bfcl",
+    "bfcl-multi-turn": "bfcl",
+    "browsecomp": "browse_comp",
+    **dict.fromkeys(("gpqa-diamond", "gpqa-extended", "gpqa-main"), "gpqa_diamond"),
+    "gsm8k": "gsm8k",
+    "hle": "hle",
+    "ifeval": "ifeval",
+    "mmlu-pro": "mmlu_pro",
+    "simpleqa-verified": "simpleqa_verified",
+    **{f"tau2-{domain}": f"tau2_{domain}" for domain in ("airline", "retail", "telecom")},
+    "tau2-mock": "tau2_airline",
 }
+"""Benchmarks of earlier versions, and the tasks of inspect_evals in their place."""
+_NO_DATA = {"arithmetic": "it is generated from its seed"}
 """Built-in benchmarks that read no file, and where their tasks come from."""
 
 EvaluatorType = TypeVar("EvaluatorType", bound="type[Evaluator]")
@@ -127,12 +123,20 @@ def get_benchmark(name: str) -> type[Evaluator]:
         except Exception as error:
             raise EvalError(f"benchmark {name!r} of {_distribution(point)} cannot be loaded: {error}") from error
     else:
-        raise UnknownBenchmarkError(name, tuple(list_benchmarks()))
+        raise unknown_benchmark(name)
     from strands_env.eval.run.evaluator import Evaluator  # loads the SDK, which a look at the names does without
 
     if not (isinstance(loaded, type) and issubclass(loaded, Evaluator)):
         raise EvalError(f"benchmark {name!r} must be a subclass of strands_env.eval.Evaluator, got {loaded!r}")
     return loaded
+
+
+def unknown_benchmark(name: str) -> EvalError:
+    """The error for a name that no benchmark has, any more or at all."""
+    if name in REPLACED:
+        place = f"inspect:inspect_evals/{REPLACED[name]}"
+        return EvalError(f"the benchmark {name!r} is gone, for inspect_evals keeps it: strands-env eval {place}")
+    return UnknownBenchmarkError(name, tuple(list_benchmarks()))
 
 
 def has_prefix(name: str) -> bool:

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .choice_reward import ChoiceReward
     from .evaluators import actions_from_cases, from_evaluator
     from .llm_judge_reward import CorrectnessJudgeReward, LLMJudgeReward
     from .matching import ExactMatchReward, FormatReward, NumberReward, RegexMatchReward
@@ -18,6 +19,7 @@ __all__ = [
     "AbstainPolicy",
     "AgentTurn",
     "Aggregate",
+    "ChoiceReward",
     "CorrectnessJudgeReward",
     "ExactMatchReward",
     "FormatReward",
@@ -43,6 +45,7 @@ __all__ = [
 
 # The module of each name.
 _HOMES = {
+    "ChoiceReward": ".choice_reward",
     **dict.fromkeys(("actions_from_cases", "from_evaluator"), ".evaluators"),
     **dict.fromkeys(("CorrectnessJudgeReward", "LLMJudgeReward"), ".llm_judge_reward"),
     **dict.fromkeys(("ExactMatchReward", "FormatReward", "NumberReward", "RegexMatchReward"), ".matching"),

@@ -103,4 +103,4 @@ def test_the_guide_names_every_extra_and_what_all_brings() -> None:
     table = {name: text for names, text in rows for name in re.findall(r"[\w-]+", names)}
     assert set(extras) <= set(table)
     brought = {name for line in extras["all"] for name in Requirement(line).extras}
-    assert set(re.findall(r"`([\w-]+)`", table["all"])) == brought and len(brought) == 10
+    assert set(re.findall(r"`([\w-]+)`", table["all"])) == brought and len(brought) == 9

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from strands_env.eval.errors import DatasetError, EvalError, UnknownBenchmarkError
+from strands_env.eval.errors import DatasetError, EvalError
 from strands_env.eval.options import REWARDS
-from strands_env.eval.registry import BUILT_IN, check_data, has_prefix, list_benchmarks
+from strands_env.eval.registry import BUILT_IN, check_data, has_prefix, list_benchmarks, unknown_benchmark
 from strands_sglang.hints import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -37,9 +37,9 @@ def check_names(arguments: Mapping[str, Any]) -> None:
         EvalError: There is no such benchmark, reward, module or file.
     """
     benchmark, data = arguments["benchmark"], arguments["data_path"]
-    if benchmark and not has_prefix(benchmark) and benchmark not in (DATA, *(known := list_benchmarks())):
+    if benchmark and not has_prefix(benchmark) and benchmark not in (DATA, *list_benchmarks()):
         if ":" not in benchmark and "." not in benchmark:
-            raise UnknownBenchmarkError(benchmark, tuple(known))
+            raise unknown_benchmark(benchmark)
         split_path(benchmark, EVALUATOR)
     if env := arguments["env"]:
         split_path(env, HOOK)

@@ -131,12 +131,12 @@ class InspectEpisode:
                 for name, score in scorers.items():
                     if (value := await score(state, target)) is not None:
                         scores[name] = value
-        except Exception:
+        except Exception as failure:
             try:
                 await _probe()
+                _settle(self.scores, failure)
             except SandboxLostError as lost:
-                error = lost
-            _settle(self.scores, error)
+                _settle(self.scores, lost)
         else:
             _settle(self.scores, scores)
 

@@ -1,7 +1,7 @@
 """Grading prompts for answers that a judge model compares with the expected one.
 
 Scores are comparable only under the same prompt. The published ones come from the package inspect-evals (extra
-`judges`), which keeps them as their authors wrote them. Without it a prompt of ours asks for the same verdict;
+`inspect`), which keeps them as their authors wrote them. Without it a prompt of ours asks for the same verdict;
 `info["grading"]` says which was used, and an evaluation says so once.
 """
 
@@ -11,7 +11,7 @@ import functools
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module, util
 from typing import Any
 
@@ -53,7 +53,7 @@ class Grading:
         if self.published is not None:
             if util.find_spec("inspect_evals") is not None:
                 return self.published(), "published"
-            _say_once(f"the published grading prompt needs inspect-evals ({install_command('judges')})")
+            _say_once(f"the published grading prompt needs inspect-evals ({install_command('inspect')})")
         return self.own, "own"
 
     def read(self, judgment: str) -> str | None:
@@ -146,13 +146,13 @@ def load_published(module: str, name: str, own: str | None = None) -> str:
     return str(getattr(text, "prompt", text))
 
 
-def _published_facts(name: str) -> str:
-    rubric = load_published("simpleqa.grader_templates", name)
+def _published_facts() -> str:
+    rubric = load_published("simpleqa.grader_templates", "SIMPLEQA_GRADER_TEMPLATE")
     instructions = load_published("simpleqa.grader_templates", "SIMPLEQA_GRADING_INSTRUCTIONS")
     return rubric.replace("{instructions}", instructions).replace("{criterion}", "{truth}")
 
 
-# An exact answer, matched or not: Humanity's Last Exam, BrowseComp.
+# An exact answer, matched or not: Humanity's Last Exam.
 MATCH = Grading(
     own="""Does the answer agree with the expected answer to the question?
 
@@ -195,11 +195,8 @@ FACTS = Grading(
     own=_FACTS,
     rewards={"A": 1.0, "B": 0.0, "C": 0.0},
     names={"CORRECT": "A", "INCORRECT": "B", "NOT_ATTEMPTED": "C"},
-    published=lambda: _published_facts("SIMPLEQA_GRADER_TEMPLATE"),
+    published=_published_facts,
 )
-
-# The same with the rubric of SimpleQA Verified.
-FACTS_VERIFIED = replace(FACTS, published=lambda: _published_facts("SIMPLEQA_VERIFIED_GRADER_TEMPLATE"))
 
 
 class GradedAnswerReward(LLMJudgeReward[str]):

@@ -1,4 +1,4 @@
-"""Humanity's Last Exam (Phan et al. 2025) and its verified part, graded by a judge model."""
+"""The verified part of Humanity's Last Exam (Phan et al. 2025), graded by a judge model."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class HLEReward(GradedAnswerReward):
         return result.model_copy(update={"info": {**result.info, "confidence": confidence}})
 
 
-class HLEEvaluator(QuestionBenchmark):
-    """HLE: the questions of Humanity's Last Exam without pictures (asks for a licence on the hub); needs a judge."""
+class HLEVerifiedGoldEvaluator(QuestionBenchmark):
+    """HLE-Verified, gold: 668 checked questions of Humanity's Last Exam, some with a picture; needs a judge."""
 
-    benchmark_name = "hle"
-    dataset = HubDataset(path="cais/hle", split="test")
+    benchmark_name = "hle-verified-gold"
+    dataset = HubDataset(path="skylenage-ai/HLE-Verified", split="train")
     question_fields = ("question",)
     kept_fields = ("category", "raw_subject", "answer_type")
     has_judge = True
@@ -52,19 +52,8 @@ class HLEEvaluator(QuestionBenchmark):
         return super().environment(model_factory, **{"system_prompt": prompt, **options})
 
     def rows(self) -> Iterable[Row]:
-        """The rows without a picture."""
-        return (row for row in super().rows() if not row.get("image"))
-
-
-class HLEVerifiedGoldEvaluator(HLEEvaluator):
-    """HLE-Verified, gold: 668 checked questions of Humanity's Last Exam, some with a picture; needs a judge."""
-
-    benchmark_name = "hle-verified-gold"
-    dataset = HubDataset(path="skylenage-ai/HLE-Verified", split="train")
-
-    def rows(self) -> Iterable[Row]:
         """The rows of the gold subset, each with the fields of the original record that it holds as JSON."""
-        for row in super(HLEEvaluator, self).rows():
+        for row in super().rows():
             if row.get("Verified_Classes") == "Gold subset":
                 record = row.get("json") or {}
                 yield {**(json.loads(record) if isinstance(record, str) else record), **row}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from strands_env.eval.run.benchmark import HubDataset, QuestionBenchmark, Row, field
+from strands_env.eval.run.benchmark import HubDataset, QuestionBenchmark
 from strands_env.eval.run.tasks import Tasks
 from strands_env.rewards import MathRewardFunction
 
@@ -97,18 +97,3 @@ class Math500Evaluator(MathBenchmark):
     dataset = HubDataset(path="HuggingFaceH4/MATH-500", split="test", size=500)
     id_fields = ("unique_id",)
     kept_fields = ("subject", "level")
-
-
-class GSM8KEvaluator(MathBenchmark):
-    """GSM8K (Cobbe et al. 2021): 1,319 word problems, answers are whole numbers."""
-
-    benchmark_name = "gsm8k"
-    dataset = HubDataset(path="openai/gsm8k", name="main", split="test", size=1319)
-
-    def answer(self, row: Row) -> str | None:
-        """The text after `####` in the worked solution, without thousands separators."""
-        solution = field(row, "answer")
-        if solution is None:
-            return None
-        _, mark, final = solution.rpartition("####")
-        return final.strip().replace(",", "") if mark else None

@@ -158,8 +158,6 @@ class Benchmark(Evaluator):
 
     _overrides: ClassVar[tuple[str, ...]] = (*Evaluator._overrides, "action", "rows", "environment")
     dataset: ClassVar[HubDataset | None] = None
-    size: ClassVar[int | None] = None
-    """Number of rows, where neither `dataset` nor a file says it."""
     has_local_rows: ClassVar[bool] = False
     """`rows` needs nothing from elsewhere even without `data_path`, so that the first row can be tried early."""
     env_class: ClassVar[Callable[..., Environment]] = Environment
@@ -231,9 +229,9 @@ class Benchmark(Evaluator):
 
     def count(self) -> int | None:
         """Number of tasks of `dataset` or a `.jsonl` file, rows that are left out included; None elsewhere."""
-        size, file = self.size, None if self.data_path is None else Path(self.data_path)
+        size, file = None, None if self.data_path is None else Path(self.data_path)
         if file is None:
-            size = size if self.dataset is None else self.dataset.size
+            size = None if self.dataset is None else self.dataset.size
         elif file.suffix == ".jsonl" and file.is_file():
             with file.open("rb") as lines:
                 size = sum(1 for line in lines if line.strip())

@@ -190,7 +190,7 @@ SFT = ["export", "{run}", "-o", "{new}.jsonl", "--format", "sft"]
         (["--data", "good.jsonl", "-o", "good.jsonl"], "'good.jsonl' is not empty"),
         (["--resume", "-o", "nowhere"], "there is no run at 'nowhere' to resume"),
         (["arithmatic"], "unknown benchmark 'arithmatic' (did you mean 'arithmetic'?)"),
-        (["tau2"], "tau2-airline or tau2-mock or tau2-retail or tau2-telecom"),
+        (["aime"], "aime-2024 or aime-2025 or aime-2026"),
         ([], "name a benchmark"),
         ([f"{HOOKS}:tree_tasks", "--env", HOOKS], "(did you mean 'three_tasks'?)"),
         (["no.such.module:x", "--env", HOOKS], "no module 'no.such.module'"),
@@ -212,13 +212,12 @@ SFT = ["export", "{run}", "-o", "{new}.jsonl", "--format", "sft"]
         (["arithmetic", "--columns", "question=x"], "--columns would have no effect"),
         (["--data", "good.jsonl", "--columns", "question"], "as in question=prompt, got 'question'"),
         (["arithmetic", "--data", "good.jsonl"], "reads no file, for it is generated from its seed"),
-        (["tau2-retail", "--data", "good.jsonl"], "reads no file, for its tasks are those of tau2-bench"),
         (["arithmetic", "--env", f"{HOOKS}:PlainEnv", "--env-config", '{"colour": 1}'], "keyword argument 'colour'"),
         (["arithmetic", "--executor", "processes", "--env", "no.such:hook"], "there is no module 'no.such'"),
         (["arithmetic", "--workers", "2"], "--workers is for"),
         (["arithmetic", "--from-run", "missing.json"], "no saved run at 'missing.json'"),
         (["arithmetic", "--sample-timeout", "-1"], "sample_timeout"),
-        (["gsm8k", "--data", "missing.jsonl"], "no data file at 'missing.jsonl'"),
+        (["math-500", "--data", "missing.jsonl"], "no data file at 'missing.jsonl'"),
         (["harbor", "--env", HOOKS], "harbor needs the folder"),
     ],
 )
@@ -226,7 +225,7 @@ def test_a_run_that_cannot_go_well_does_not_begin(arguments, message, tmp_path, 
     monkeypatch.chdir(tmp_path)
     for name, text in {"good": '{"question": "q", "answer": 1}', "noanswer": '{"question": "q"}', "empty": ""}.items():
         (tmp_path / f"{name}.jsonl").write_text(text)
-    pytest.importorskip("math_verify") if "gsm8k" in arguments else None
+    pytest.importorskip("math_verify") if "math-500" in arguments else None
     given = [*arguments, *FAST] if "-o" in arguments else [*arguments, *FAST, "-o", "out"]
     assert run(strands_env, ["eval", *given]) == 2
     err = capsys.readouterr().err
@@ -262,14 +261,11 @@ def factory_that_raises(model_factory: Any) -> Any:
         ([TASKS, "--env", f"{HERE}:Misspelled"], "did you mean 'max_tool_iters'"),
         ([TASKS, "--env", f"{HERE}:factory_that_raises"], "making an environment raised KeyError: 'prompt'"),
         (["harbor"], "tasks in Harbor's format need the package harbor"),
-        (["tau2-mock"], "tau2-bench is not installed"),
-        (["bfcl"], "bfcl needs its data: pip install"),
-        (["bfcl-multi-turn"], "bfcl-multi-turn needs its simulators"),
-        (["gpqa-diamond"], "data sets of the hub need the package 'datasets'"),
+        (["frames"], "data sets of the hub need the package 'datasets'"),
     ],
 )
 def test_what_a_run_lacks_is_told_before_a_model_is_loaded(arguments, message, tmp_path, capsys, monkeypatch):
-    for package in ("harbor", "tau2", "bfcl_eval", "datasets"):
+    for package in ("harbor", "datasets"):
         monkeypatch.setitem(sys.modules, package, None)
     assert evaluate(*arguments, "-o", str(tmp_path / "out")) == 2
     err = capsys.readouterr().err

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 pytest.importorskip("inspect_ai", reason="the package inspect-ai is not installed (extra 'inspect')")
 
+from benchmarks import others_readers
 from inspect_ai import Task, eval_async
 from inspect_ai.agent import AgentState, agent, as_tool, handoff, react
 from inspect_ai.dataset import Sample
@@ -390,6 +392,15 @@ def endless() -> Any:
 
 
 @solver
+def asking_user() -> Any:
+    async def solve(state: Any, generate: Any) -> Any:
+        state.output = await get_model(role="user").generate(state.messages)
+        return state
+
+    return solve
+
+
+@solver
 def silent() -> Any:
     async def solve(state: Any, generate: Any) -> Any:
         return state
@@ -459,6 +470,9 @@ ENDS: dict[str, tuple[Task, list[Any], dict[str, Any], TerminationReason, Outcom
     "a sandbox of another name": (
         task_of(generate(), sandbox="nowhere"), ["42"], {}, R.UNCLASSIFIED_ERROR, Outcome.INFRASTRUCTURE, None,
     ),
+    "a role that nobody named": (
+        task_of(asking_user()), ["42"], {}, R.UNCLASSIFIED_ERROR, Outcome.INFRASTRUCTURE, None,
+    ),
     "our agent": (task_of(raising()), ["42"], {"own_agent": True}, R.TASK_COMPLETE, Outcome.POLICY, 1.0),
     "our agent with the task's tools": (
         task_of(raising(), setup=use_tools(add())), [call("add", a=20, b=22), "42"], {"own_agent": True},
@@ -475,12 +489,27 @@ ENDS: dict[str, tuple[Task, list[Any], dict[str, Any], TerminationReason, Outcom
 }  # fmt: skip
 
 
+SAID = {
+    "a scorer that raises": "no grader here",
+    "a grader without a verdict": "could not grade: grader_failed",
+    "several values": "gives the scores giving.a, giving.b, several: name one with score=",
+    "a solver that raises": "broken",
+    "nothing sampled": "the task sampled nothing from the policy",
+    "a sandbox that dies": "does not answer: the container is gone",
+    "a sandbox of another name": "'nowhere' not recognized",
+    "a role that nobody named": "the task asks for a model in the role 'user': name one",
+}
+"""What the errors say."""
+
+
 @pytest.mark.parametrize("name", ENDS)
 async def test_ends_are_those_of_our_table(name: str) -> None:
     task, replies, options, reason, outcome, reward = ENDS[name]
     result = await roll(env := make_env(task, replies, **options))
     assert (result.termination_reason, result.outcome) == (reason, outcome)
     assert (None if result.reward is None else result.reward.reward) == reward
+    if (said := SAID.get(name)) is not None:
+        assert said in result.end.error.message
     check_exact(env.client, env.models)
 
 
@@ -628,3 +657,28 @@ def test_a_wrong_name_is_told_before_anything_is_made(
 ) -> None:
     assert command_line(["eval", name, "--backend", "scripted", "-o", str(tmp_path / "run")]) != 0
     assert sentence in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_the_readers_that_stand_in_for_those_of_inspect_take_no_wrong_answer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The figures of the documentation come from `benchmarks/others_readers.py`."""
+    asyncio.run(others_readers.main(["--quick"]))
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["ours"].partition(" / ")[0] for row in rows] == ["0", "0"] and all(row["answers"] for row in rows)
+
+
+@pytest.mark.skipif(find_spec("inspect_evals") is None, reason="the package inspect-evals is not installed")
+async def test_an_evaluation_of_others_with_its_own_data_runs_and_its_user_is_not_trained() -> None:
+    user = Recorder(["I want to cancel my flight EHGLP3.", "Thanks. ###STOP###"])
+    judge = Recorder(lambda ids, fields: "GRADE: C")
+    roles = {
+        name: lambda client=client: SGLangModel(client=client, tokenizer=tokenizer())
+        for name, client in (("user", user), ("grader", judge))
+    }
+    env = make_env("inspect_evals/tau2_airline", ["It cannot be cancelled."], model_roles=roles)
+    result = await roll(env)
+    assert (result.termination_reason, len(user.calls)) == (R.TASK_COMPLETE, 2) and result.reward.reward in (0.0, 1.0)
+    assert result.observation.final_response == "It cannot be cancelled."
+    (path,) = check_exact(env.client, env.models)
+    assert path.agent_name == "user_simulator_agent"

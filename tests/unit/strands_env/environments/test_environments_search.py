@@ -73,7 +73,7 @@ def test_corpus_of_a_file(tmp_path: Path) -> None:
         LocalSearch([Page(title="a", url="u", text=""), Page(title="b", url="u", text="")])
 
 
-@pytest.mark.parametrize("name", ["browsecomp", "frames", "sealqa-0"])
+@pytest.mark.parametrize("name", ["frames", "sealqa-0"])
 def test_benchmarks_take_a_search_provider(name: str) -> None:
     provider = LocalSearch(PAGES)
     env = get_benchmark(name).environment(lambda: ScriptedModel(["A"]), search=provider)()  # type: ignore[attr-defined]

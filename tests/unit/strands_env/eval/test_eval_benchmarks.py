@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import json
-import pickle
 import sys
-import threading
 import types
-import zlib
 from importlib import metadata
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from strands_env.commands.cli import main as command_line
 from strands_env.commands.recipe.objects import load_evaluator
 from strands_env.commands.recipe.task_files import DataBenchmark
 from strands_env.core import Action, Observation, StepResult, TaskContext, TerminationReason
@@ -35,17 +31,12 @@ from strands_env.eval import (
 )
 from strands_env.eval import registry as registry_module
 from strands_env.eval.benchmarks.facts import FRAMES_GRADING
-from strands_env.eval.benchmarks.gpqa import ChoiceReward, MMLUProReward
 from strands_env.eval.benchmarks.grading import FACTS, MATCH, GradedAnswerReward
-from strands_env.eval.benchmarks.ifeval import CHECKS, InstructionReward
-from strands_env.eval.benchmarks.livecodebench import LiveCodeBenchReward, all_tests, last_program
 from strands_env.eval.benchmarks.mcp_atlas import COVERAGE
 from strands_env.eval.run.tasks import TaskNamer, sample_id
+from strands_env.rewards import ChoiceReward
 from strands_env.rewards.numerals import only_number
 from strands_env.testing import ScriptedModel, call
-from tests.unit.sandbox_support import requires_isolation
-
-needs_langdetect = pytest.mark.skipif(find_spec("langdetect") is None, reason="needs the extra `ifeval`")
 
 
 def write(path: Path, rows: list[dict]) -> Path:
@@ -70,20 +61,7 @@ async def reward(function, text: str, truth: str | None = None, **context) -> fl
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-GPQA = {
-    "Question": "Which?",
-    "Correct Answer": "right",
-    "Incorrect Answer 1": "w1",
-    "Incorrect Answer 2": "w2",
-    "Incorrect Answer 3": "w3",
-}
-HLE = {"question": "q", "answer": "4"}
-IFEVAL = {"instruction_id_list": ["keywords:existence"], "kwargs": [{"keywords": ["It"], "num_words": None}]}
-SCORED = {
-    "hle": "correct: yes",
-    "frames": "TRUE",
-    **dict.fromkeys(("sealqa-0", "sealqa-hard", "simpleqa-verified"), "A"),
-}
+SCORED = {"frames": "TRUE", "sealqa-0": "A", "sealqa-hard": "A"}
 """What a judge must say of a right answer."""
 
 
@@ -91,24 +69,11 @@ SCORED = {
     ("name", "row", "left_out", "message", "context"),
     [
         ("aime-2024", {"id": 60, "problem": "p", "answer": "4"}, {"problem": "p"}, "p", {"id": "aime-2024_60"}),
-        ("gsm8k", {"question": "q", "answer": "2+2\n#### 0,004"}, {"answer": "no mark"}, "q", {"ground_truth": "0004"}),
-        ("gsm8k", {"question": "q", "answer": "#### 4"}, {"question": "q", "answer": "no mark"}, "q", {}),
         ("math-500", {"unique_id": "a/1", "problem": "p", "answer": "4", "level": 5}, {}, "p", {"level": 5}),
         ("hmmt-feb-2025", {"problem_idx": 3, "problem": "p", "answer": "4"}, {}, "p", {"id": "hmmt-feb-2025_3"}),
-        ("gpqa-diamond", GPQA, {"Question": "q"}, None, {"id": "gpqa-diamond_0"}),
-        (
-            "mmlu-pro",
-            {"question_id": 7, "question": "Which?", "options": ["one", "two"], "answer": "a", "category": "law"},
-            {"question": "q", "answer": "A", "options": []},
-            "Question:\nWhich?\nOptions:\nA. one\nB. two",
-            {"id": "mmlu-pro_7", "ground_truth": "A", "category": "law"},
-        ),
-        ("hle", {"id": "a", **HLE, "image": ""}, {**HLE, "image": "data:image/png;base64,AA=="}, "q", {"id": "hle_a"}),
         ("sealqa-0", {"question": "q", "answer": "a", "freshness": "never"}, {}, "q", {"freshness": "never"}),
         ("sealqa-hard", {"question": "q", "answer": "a"}, {}, "q", {"ground_truth": "a"}),
         ("frames", {"Prompt": "q", "Answer": "a", "wiki_links": "[]"}, {}, "q", {"wiki_links": "[]"}),
-        ("simpleqa-verified", {"problem": "q", "answer": "a", "original_index": 3}, {}, "q", {"ground_truth": "a"}),
-        ("ifeval", {"key": 7, "prompt": "p", **IFEVAL}, {"prompt": "p"}, "p", {"arguments": [{"keywords": ["It"]}]}),
     ],
 )
 def test_rows_become_tasks_and_are_scored_in_the_environment_of_the_benchmark(
@@ -125,8 +90,7 @@ def test_rows_become_tasks_and_are_scored_in_the_environment_of_the_benchmark(
     except ImportError as error:
         pytest.skip(str(error))
     ((sample,),) = asyncio.run(kind(environment, data_path=path, output_path=None).run()).values()
-    right = action.task_context.ground_truth == "A" or name != "gpqa-diamond"
-    assert (sample.step_result.error, sample.reward) == (None, float(right))
+    assert (sample.step_result.error, sample.reward) == (None, 1.0)
 
 
 @pytest.mark.parametrize("missing", [None, "", float("nan")])
@@ -155,15 +119,6 @@ def test_aime_of_a_year_names_itself(tmp_path):
 def test_the_size_of_a_known_data_set_is_told_before_it_is_read(limit, count, tmp_path):
     assert get_benchmark("aime-2024")(lambda: None, limit=limit).count() == count
     assert get_benchmark("aime-2024")(lambda: None, limit=limit, data_path=tmp_path / "d.jsonl").count() is None
-
-
-def test_gpqa_shuffles_by_seed_and_keeps_the_letter(tmp_path):
-    path = write(tmp_path / "d.jsonl", [{**GPQA, "Record ID": f"r{i}"} for i in range(40)])
-    actions = load("gpqa-diamond", path)
-    assert [a.message for a in actions] == [a.message for a in load("gpqa-diamond", path)]
-    assert [a.message for a in actions] != [a.message for a in load("gpqa-diamond", path, seed=1)]
-    assert {a.task_context.ground_truth for a in actions} == set("ABCD")
-    assert all(f"({a.task_context.ground_truth}) right" in a.message for a in actions)
 
 
 def test_parquet_and_json_and_files_with_a_byte_order_mark_are_read_too(tmp_path):
@@ -240,150 +195,151 @@ async def test_arithmetic_runs_with_a_calculator_and_scores_the_last_number():
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "letter"),
+    ("letters", "text", "letter"),
     [
-        (ChoiceReward, "Answer: B", "B"),
-        (ChoiceReward, "I doubt (A). The correct answer is (B).", "B"),
-        (ChoiceReward, "The answer is A, no: Answer: **B**", "B"),
-        (ChoiceReward, "(A) is wrong, so (B)", "B"),
-        (ChoiceReward, "Answer: C. Note that the answer is a simplification.", "C"),
-        (ChoiceReward, r"$\boxed{B}$", "B"),
-        (ChoiceReward, r"\boxed{\text{(B)}\ 15}", "B"),
-        (ChoiceReward, "option B", "B"),
-        (ChoiceReward, "B", "B"),
-        (ChoiceReward, "B. Paris", "B"),
-        (ChoiceReward, "(A) and (C) fail.\n\n**B**", "B"),
-        (ChoiceReward, "Answer：B", "B"),
-        (ChoiceReward, "答案是B。", "B"),
-        (ChoiceReward, "Answer: b", "B"),
-        (ChoiceReward, r"Answer: \(B\)", "B"),
-        (ChoiceReward, "Answer: A", "A"),
-        (ChoiceReward, "Option B is correct, option A is not.", "B"),
-        (ChoiceReward, "Answer: A good question.", None),
-        (ChoiceReward, "Answer: B or C", None),
-        (ChoiceReward, "B, C", None),
-        (ChoiceReward, "The answer is B-cell activation", None),
-        (ChoiceReward, r"\boxed{B = 0.5}", None),
-        (ChoiceReward, "Which one?\n\n(A) a\n(B) b\n(C) c\n(D) d", None),
-        (ChoiceReward, "Answer: E", None),
-        (ChoiceReward, "A good question.", None),
-        (ChoiceReward, "", None),
-        (ChoiceReward, "The answer is (A) (B) (C) (D)", None),
-        (ChoiceReward, "A B C D", None),
-        (ChoiceReward, "A|B|C|D", None),
-        (ChoiceReward, "A; B; C; D", None),
-        (ChoiceReward, "A, maybe B", None),
-        (ChoiceReward, r"\boxed{A B}", None),
-        (ChoiceReward, "答案是A、B", None),
-        (ChoiceReward, "A\nB\nC\nD", None),
-        (ChoiceReward, "Answer: It is not (D)", None),
-        (ChoiceReward, "The answer is not (B)", None),
-        (ChoiceReward, "It is not B.", None),
-        (ChoiceReward, "(A) (B)", None),
-        (ChoiceReward, "Answer: B\nAnswer: B or C", None),
-        (ChoiceReward, "The answer is B\nor C", None),
-        (ChoiceReward, "The answer is B; alternatively C", None),
-        (ChoiceReward, r"\boxed{B}\text{ or }\boxed{C}", None),
-        (ChoiceReward, "Answer = B", "B"),
-        (ChoiceReward, "The answer, therefore, is B.", "B"),
-        (ChoiceReward, "B - 5 m/s", "B"),
-        (ChoiceReward, "Answer: B / C", None),
-        (ChoiceReward, "It is B or C.", None),
-        (ChoiceReward, "The answer is A. Wait, actually it is B.", "B"),
-        (ChoiceReward, "It is B.", "B"),
-        (ChoiceReward, "The answer should be B", "B"),
-        (ChoiceReward, "The answer to the question is B", "B"),
-        (ChoiceReward, "The answer is probably B", "B"),
-        (ChoiceReward, "Answer: I think B", "B"),
-        (ChoiceReward, "<answer>B</answer>", "B"),
-        (ChoiceReward, "Answer - B", "B"),
-        (ChoiceReward, "The answer is not A but B", "B"),
-        (ChoiceReward, "The answer is B, not A.", "B"),
-        (ChoiceReward, "Reasoning\n\nB", "B"),
-        (ChoiceReward, "The answer is (B), since A is wrong.", "B"),
-        (ChoiceReward, "Answer: B\n\nC is wrong.", "B"),
-        (ChoiceReward, "(A) fails\nAnswer: B", "B"),
-        (ChoiceReward, "Answer: B is wrong", None),
-        (ChoiceReward, "Option B is wrong", None),
-        (ChoiceReward, "I eliminated option B.", None),
-        (ChoiceReward, "(B) is impossible.", None),
-        (ChoiceReward, "The answer is anything but B.", None),
-        (ChoiceReward, "Answer: A, else B, else C", None),
-        (ChoiceReward, "Answer: B. Or C.", None),
-        (ChoiceReward, "Answer: B if x>0, otherwise C", None),
-        (ChoiceReward, "The answer is B. Hmm, let me reconsider. C is right.", "C"),
-        (ChoiceReward, "Answer: C\n\nThe wrong answer is B.", "C"),
-        (ChoiceReward, "Answer: C. The incorrect option is B.", "C"),
-        (ChoiceReward, "Answer: C\n\nNote: most people choose B.", "C"),
-        (ChoiceReward, "Answer: C. The worst choice is B.", "C"),
-        (ChoiceReward, "Answer: B. A is wrong.", "B"),
-        (ChoiceReward, "No doubt the answer is B.", "B"),
-        (ChoiceReward, "Answer: B\n\nOption C is wrong.", "B"),
-        (ChoiceReward, "I choose B.", "B"),
-        (ChoiceReward, "Answer: A..D", None),
-        (ChoiceReward, "Answer: A to D", None),
-        (ChoiceReward, "Answer: A or, failing that, B", None),
-        (ChoiceReward, "Answer: (B)(C)", None),
-        (ChoiceReward, "Answer: B, though C is also possible.", None),
-        (ChoiceReward, "A\nor\nB", None),
-        (ChoiceReward, "Answer: C. Therefore B.", None),
-        (ChoiceReward, "Answer: C\n\nB", None),
-        (ChoiceReward, r"\boxed{A} and then Answer: B", None),
-        (ChoiceReward, "If x > 0, answer: A. If x < 0, answer: B.", None),
-        (ChoiceReward, "The final answer is C. The final answer is B.", None),
-        (ChoiceReward, "Answer: A\nFinal answer: B", "B"),
-        (ChoiceReward, "Answer: A\n\nWait, that is wrong. Answer: B", "B"),
-        (ChoiceReward, "It is A, so we go on.\n\nAnswer: B", "B"),
-        (ChoiceReward, "A\nfoo\nC\nbar\n\nThe answer is (B).", "B"),
-        (ChoiceReward, "Answer: B; A and C are wrong.", "B"),
-        (ChoiceReward, "If the answer is B, I would be surprised", None),
-        (ChoiceReward, "Suppose the answer is B.", None),
-        (ChoiceReward, "Answer: B. If C is right, energy is lost.", "B"),
-        (ChoiceReward, "Some say the answer is C. Answer: B", "B"),
-        (ChoiceReward, "One might think the answer is B.", None),
-        (ChoiceReward, r"Many students would answer \boxed{B}", None),
-        (ChoiceReward, r"It is not \boxed{B}", None),
-        (ChoiceReward, r"\boxed{B} is wrong", None),
-        (ChoiceReward, r"\boxed{b}", "B"),
-        (ChoiceReward, "(b)", "B"),
-        (ChoiceReward, "Ans. B", "B"),
-        (ChoiceReward, "Die richtige Antwort ist (B).", "B"),
-        (ChoiceReward, "Réponse : B", "B"),
-        (ChoiceReward, "La respuesta correcta es la B.", "B"),
-        (ChoiceReward, "A resposta correta é a B.", "B"),
-        (ChoiceReward, "La risposta è la B", "B"),
-        (ChoiceReward, "Ответ: B", "B"),
-        (ChoiceReward, "答えはBです。", "B"),
-        (ChoiceReward, "정답은 B입니다.", "B"),
-        (ChoiceReward, "La réponse n'est pas B.", None),
-        (ChoiceReward, "Antwort: B ist falsch", None),
-        (ChoiceReward, "Respuesta: B o C", None),
-        pytest.param(ChoiceReward, "A B C D " * 10_000, None, id="letters"),
-        (ChoiceReward, "Clearly B.", "B"),
-        (ChoiceReward, "I'd say A. Actually, scratch that. B.", "B"),
-        (ChoiceReward, "A, C and D fail. B it is.", "B"),
-        (ChoiceReward, "Correct: B", "B"),
-        (ChoiceReward, "Incorrect: B", None),
-        (ChoiceReward, "B, since A contradicts the text.", "B"),
-        (ChoiceReward, "B, since it fails, is out.", None),
-        (ChoiceReward, "B seems most plausible.", "B"),
-        (ChoiceReward, "B seems most implausible.", None),
-        (ChoiceReward, "I think B or C.", None),
-        (ChoiceReward, "Vitamin B.", None),
-        (ChoiceReward, "Answer: B if x>0, C otherwise", None),
-        (ChoiceReward, "Answer: B is out, C is in.", None),
-        (MMLUProReward, "the answer is (B), not D", "B"),
-        (MMLUProReward, "the answer is D. Later: the answer is B", None),
-        (MMLUProReward, "Answer: A\nAnswer: B", None),
-        (MMLUProReward, "the answer is (J)", "J"),
-        (MMLUProReward, "the answer is I think", None),
-        (MMLUProReward, "I think A or J", None),
-        (MMLUProReward, "none", None),
-        (MMLUProReward, "answer:" + " " * 50_000, None),
+        ("ABCD", "Answer: B", "B"),
+        ("ABCD", "I doubt (A). The correct answer is (B).", "B"),
+        ("ABCD", "The answer is A, no: Answer: **B**", "B"),
+        ("ABCD", "(A) is wrong, so (B)", "B"),
+        ("ABCD", "Answer: C. Note that the answer is a simplification.", "C"),
+        ("ABCD", r"$\boxed{B}$", "B"),
+        ("ABCD", r"\boxed{\text{(B)}\ 15}", "B"),
+        ("ABCD", "option B", "B"),
+        ("ABCD", "B", "B"),
+        ("ABCD", "B. Paris", "B"),
+        ("ABCD", "(A) and (C) fail.\n\n**B**", "B"),
+        ("ABCD", "Answer：B", "B"),
+        ("ABCD", "答案是B。", "B"),
+        ("ABCD", "Answer: b", "B"),
+        ("ABCD", r"Answer: \(B\)", "B"),
+        ("ABCD", "Answer: A", "A"),
+        ("ABCD", "Option B is correct, option A is not.", "B"),
+        ("ABCD", "Answer: A good question.", None),
+        ("ABCD", "Answer: B or C", None),
+        ("ABCD", "B, C", None),
+        ("ABCD", "The answer is B-cell activation", None),
+        ("ABCD", r"\boxed{B = 0.5}", None),
+        ("ABCD", "Which one?\n\n(A) a\n(B) b\n(C) c\n(D) d", None),
+        ("ABCD", "Answer: E", None),
+        ("ABCD", "A good question.", None),
+        ("ABCD", "", None),
+        ("ABCD", "The answer is (A) (B) (C) (D)", None),
+        ("ABCD", "A B C D", None),
+        ("ABCD", "A|B|C|D", None),
+        ("ABCD", "A; B; C; D", None),
+        ("ABCD", "A, maybe B", None),
+        ("ABCD", r"\boxed{A B}", None),
+        ("ABCD", "答案是A、B", None),
+        ("ABCD", "A\nB\nC\nD", None),
+        ("ABCD", "Answer: It is not (D)", None),
+        ("ABCD", "The answer is not (B)", None),
+        ("ABCD", "It is not B.", None),
+        ("ABCD", "(A) (B)", None),
+        ("ABCD", "Answer: B\nAnswer: B or C", None),
+        ("ABCD", "The answer is B\nor C", None),
+        ("ABCD", "The answer is B; alternatively C", None),
+        ("ABCD", r"\boxed{B}\text{ or }\boxed{C}", None),
+        ("ABCD", "Answer = B", "B"),
+        ("ABCD", "The answer, therefore, is B.", "B"),
+        ("ABCD", "B - 5 m/s", "B"),
+        ("ABCD", "Answer: B / C", None),
+        ("ABCD", "It is B or C.", None),
+        ("ABCD", "The answer is A. Wait, actually it is B.", "B"),
+        ("ABCD", "It is B.", "B"),
+        ("ABCD", "The answer should be B", "B"),
+        ("ABCD", "The answer to the question is B", "B"),
+        ("ABCD", "The answer is probably B", "B"),
+        ("ABCD", "Answer: I think B", "B"),
+        ("ABCD", "<answer>B</answer>", "B"),
+        ("ABCD", "Answer - B", "B"),
+        ("ABCD", "The answer is not A but B", "B"),
+        ("ABCD", "The answer is B, not A.", "B"),
+        ("ABCD", "Reasoning\n\nB", "B"),
+        ("ABCD", "The answer is (B), since A is wrong.", "B"),
+        ("ABCD", "Answer: B\n\nC is wrong.", "B"),
+        ("ABCD", "(A) fails\nAnswer: B", "B"),
+        ("ABCD", "Answer: B is wrong", None),
+        ("ABCD", "Option B is wrong", None),
+        ("ABCD", "I eliminated option B.", None),
+        ("ABCD", "(B) is impossible.", None),
+        ("ABCD", "The answer is anything but B.", None),
+        ("ABCD", "Answer: A, else B, else C", None),
+        ("ABCD", "Answer: B. Or C.", None),
+        ("ABCD", "Answer: B if x>0, otherwise C", None),
+        ("ABCD", "The answer is B. Hmm, let me reconsider. C is right.", "C"),
+        ("ABCD", "Answer: C\n\nThe wrong answer is B.", "C"),
+        ("ABCD", "Answer: C. The incorrect option is B.", "C"),
+        ("ABCD", "Answer: C\n\nNote: most people choose B.", "C"),
+        ("ABCD", "Answer: C. The worst choice is B.", "C"),
+        ("ABCD", "Answer: B. A is wrong.", "B"),
+        ("ABCD", "No doubt the answer is B.", "B"),
+        ("ABCD", "Answer: B\n\nOption C is wrong.", "B"),
+        ("ABCD", "I choose B.", "B"),
+        ("ABCD", "Answer: A..D", None),
+        ("ABCD", "Answer: A to D", None),
+        ("ABCD", "Answer: A or, failing that, B", None),
+        ("ABCD", "Answer: (B)(C)", None),
+        ("ABCD", "Answer: B, though C is also possible.", None),
+        ("ABCD", "A\nor\nB", None),
+        ("ABCD", "Answer: C. Therefore B.", None),
+        ("ABCD", "Answer: C\n\nB", None),
+        ("ABCD", r"\boxed{A} and then Answer: B", None),
+        ("ABCD", "If x > 0, answer: A. If x < 0, answer: B.", None),
+        ("ABCD", "The final answer is C. The final answer is B.", None),
+        ("ABCD", "Answer: A\nFinal answer: B", "B"),
+        ("ABCD", "Answer: A\n\nWait, that is wrong. Answer: B", "B"),
+        ("ABCD", "It is A, so we go on.\n\nAnswer: B", "B"),
+        ("ABCD", "A\nfoo\nC\nbar\n\nThe answer is (B).", "B"),
+        ("ABCD", "Answer: B; A and C are wrong.", "B"),
+        ("ABCD", "If the answer is B, I would be surprised", None),
+        ("ABCD", "Suppose the answer is B.", None),
+        ("ABCD", "Answer: B. If C is right, energy is lost.", "B"),
+        ("ABCD", "Some say the answer is C. Answer: B", "B"),
+        ("ABCD", "One might think the answer is B.", None),
+        ("ABCD", r"Many students would answer \boxed{B}", None),
+        ("ABCD", r"It is not \boxed{B}", None),
+        ("ABCD", r"\boxed{B} is wrong", None),
+        ("ABCD", r"\boxed{b}", "B"),
+        ("ABCD", "(b)", "B"),
+        ("ABCD", "Ans. B", "B"),
+        ("ABCD", "Die richtige Antwort ist (B).", "B"),
+        ("ABCD", "Réponse : B", "B"),
+        ("ABCD", "La respuesta correcta es la B.", "B"),
+        ("ABCD", "A resposta correta é a B.", "B"),
+        ("ABCD", "La risposta è la B", "B"),
+        ("ABCD", "Ответ: B", "B"),
+        ("ABCD", "答えはBです。", "B"),
+        ("ABCD", "정답은 B입니다.", "B"),
+        ("ABCD", "La réponse n'est pas B.", None),
+        ("ABCD", "Antwort: B ist falsch", None),
+        ("ABCD", "Respuesta: B o C", None),
+        pytest.param("ABCD", "A B C D " * 10_000, None, id="letters"),
+        ("ABCD", "Clearly B.", "B"),
+        ("ABCD", "I'd say A. Actually, scratch that. B.", "B"),
+        ("ABCD", "A, C and D fail. B it is.", "B"),
+        ("ABCD", "Correct: B", "B"),
+        ("ABCD", "Incorrect: B", None),
+        ("ABCD", "B, since A contradicts the text.", "B"),
+        ("ABCD", "B, since it fails, is out.", None),
+        ("ABCD", "B seems most plausible.", "B"),
+        ("ABCD", "B seems most implausible.", None),
+        ("ABCD", "I think B or C.", None),
+        ("ABCD", "Vitamin B.", None),
+        ("ABCD", "Answer: B if x>0, C otherwise", None),
+        ("ABCD", "Answer: B is out, C is in.", None),
+        ("ABCDEFGHIJ", "the answer is (B), not D", "B"),
+        ("ABCDEFGHIJ", "the answer is D. Later: the answer is B", None),
+        ("ABCDEFGHIJ", "Answer: A\nAnswer: B", None),
+        ("ABCDEFGHIJ", "the answer is (J)", "J"),
+        ("ABCDEFGHIJ", "the answer is I think", None),
+        ("ABCDEFGHIJ", "I think A or J", None),
+        ("ABCDEFGHIJ", "none", None),
+        ("ABCDEFGHIJ", "answer:" + " " * 50_000, None),
     ],
 )
-async def test_choices(kind, text, letter):
-    result = await kind().compute(Action(message="q", task_context=TaskContext(ground_truth="B")), answered(text))
+async def test_choices(letters, text, letter):
+    context = TaskContext(ground_truth="B", choices=[*letters])
+    result = await ChoiceReward().compute(Action(message="q", task_context=context), answered(text))
     assert (result.info["letter"], result.reward) == (letter, float(letter == "B"))
 
 
@@ -509,155 +465,6 @@ def test_hle_verified_gold_has_its_pictures(tmp_path):
         load("hle-verified-gold", broken)
 
 
-def encrypted(text, password):
-    key = hashlib.sha256(password.encode()).digest()
-    return base64.b64encode(bytes(b ^ key[i % 32] for i, b in enumerate(text.encode()))).decode()
-
-
-def test_browsecomp_is_decrypted(tmp_path):
-    path = tmp_path / "d.csv"
-    problem, answer = encrypted("Who? " * 20, "canary"), encrypted("Ada", "canary")
-    path.write_text(f"problem,answer,problem_topic,canary\n{problem},{answer},People,canary\n")
-    (action,) = load("browsecomp", path)
-    assert (action.task_context.question, action.task_context.ground_truth) == ("Who? " * 20, "Ada")
-    assert action.message.startswith("Who? ")
-    with pytest.raises(DatasetError, match="cannot read"):
-        load("browsecomp", tmp_path / "none.csv")
-
-
-# ---- LiveCodeBench ---------------------------------------------------------------------------------------------------
-
-TESTS = [{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}]
-
-
-def packed(value):
-    return base64.b64encode(zlib.compress(pickle.dumps(value))).decode()
-
-
-def test_packed_tests_are_read_and_can_only_be_text():
-    assert len(all_tests(json.dumps(TESTS), packed(json.dumps(TESTS * 3)))) == 4
-    for value in (eval, ["text"]):  # not `print`: Ray puts its own in its place
-        with pytest.raises(ValueError, match="must be a text"):
-            all_tests("[]", packed(value))
-
-
-LCB = {
-    "question_id": "abc",
-    "question_content": "Add.",
-    "starter_code": "",
-    "metadata": "{}",
-    "platform": "atcoder",
-    "public_test_cases": json.dumps(TESTS),
-    "private_test_cases": packed(json.dumps([{"input": "2 2\n", "output": "4.0\n", "testtype": "stdin"}])),
-}
-STARTER = "class Solution:\n    def add(self, a: List[int]) -> int:\n        "
-LCB_CLASS = {
-    **LCB,
-    "starter_code": STARTER,
-    "metadata": '{"func_name": "add"}',
-    "public_test_cases": json.dumps([{"input": "[1, 2]", "output": "3", "testtype": "functional"}]),
-    "private_test_cases": "[]",
-}
-LONG = "9" * 5000  # digits; Python reads 4,300 of them by default
-LONGER = "1" + "0" * 5000
-LCB_LONG = {**LCB, "public_test_cases": json.dumps([{"input": f"{LONG} 1\n", "output": f"{LONGER}\n"}])}
-LCB_LONG_CLASS = {**LCB_CLASS, "public_test_cases": json.dumps([{"input": f"[{LONG}, 1]", "output": LONGER}])}
-
-
-@requires_isolation
-@pytest.mark.parametrize(
-    ("row", "program", "expected"),
-    [
-        (LCB, "a, b = map(int, input().split())\nprint(a + b)", 1.0),
-        (LCB, "from __future__ import annotations\na, b = map(int, input().split())\nprint(a + b)", 1.0),
-        (LCB_CLASS, f"'Adds.'\nfrom __future__ import annotations\n{STARTER}return sum(a)", 1.0),
-        (LCB, "if __name__ == '__main__':\n    print(sum(map(int, input().split())))", 1.0),
-        (LCB, "print(3)", 0.0),
-        (LCB, "import sys\nprint(3)\nsys.exit(1)", 0.0),
-        (LCB_CLASS, f"{STARTER}return reduce(add, a) if 0 else sum(a)", 1.0),
-        (LCB_CLASS, f"{STARTER}return 4", 0.0),
-        (LCB_LONG, "a, b = map(int, input().split())\nprint(a + b)", 1.0),
-        (LCB_LONG, "a, b = map(int, input().split())\nprint(a - b)", 0.0),
-        (LCB_LONG_CLASS, f"{STARTER}return sum(a)", 1.0),
-        (LCB_LONG_CLASS, f"{STARTER}return sum(a) + 1", 0.0),
-    ],
-)
-async def test_programs_are_judged(row, program, expected, tmp_path):
-    (action,) = load("livecodebench", write(tmp_path / "d.jsonl", [row]))
-    result = await LiveCodeBenchReward().compute(action, answered(f"```python\n{program}\n```"))
-    assert result.reward == expected, result
-
-
-async def test_program_is_between_the_last_fences_and_an_answer_without_one_is_wrong():
-    assert last_program("```python\nold\n```\ntext\n```python\nnew\n```") == "new"
-    assert await reward(LiveCodeBenchReward(), "I cannot.", public_tests="[]", private_tests="") == 0.0
-
-
-CAPITALS = {"capital_relation": "at least", "capital_frequency": 3}
-SENTENCES = {"relation": "less than", "num_sentences": 3}
-FIRST_WORD = {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "So"}
-SECTIONS = {"section_spliter": "SECTION", "num_sections": 2}
-
-
-@needs_langdetect
-@pytest.mark.parametrize(
-    ("name", "arguments", "good", "bad"),
-    [
-        ("keywords:existence", {"keywords": ["moon", "sun"]}, "Sunny moon.", "Sunny."),
-        ("keywords:forbidden_words", {"forbidden_words": ["sun"]}, "sunny", "The sun."),
-        ("keywords:frequency", {"keyword": "a", "relation": "at least", "frequency": 2}, "a b a", "a b"),
-        ("keywords:letter_frequency", {"letter": "z", "let_relation": "less than", "let_frequency": 2}, "Zoo", "zz"),
-        ("length_constraints:number_words", {"relation": "less than", "num_words": 3}, "two words", "three words here"),
-        ("punctuation:no_comma", {}, "none here", "one, here"),
-        ("change_case:english_lowercase", {}, "this is all in low letters, 1", "This is not."),
-        ("change_case:english_capital", {}, "THIS IS ALL IN CAPITAL LETTERS, 1", "DIES SIND GROSSE BUCHSTABEN"),
-        ("change_case:capital_word_frequency", CAPITALS, "THE well-known NATO-LED U.S. plan", "THE U.S. plan"),
-        ("language:response_language", {"language": "de"}, "Das ist ein deutscher Satz.", "This is an English one."),
-        (
-            "length_constraints:number_sentences",
-            SENTENCES,
-            "Dr. J. Doe paid 3.5 $, e.g. in cash. Really?",
-            "1. Two! 3?",
-        ),
-        ("length_constraints:number_paragraphs", {"num_paragraphs": 2}, "one\n***\ntwo\n***", "one\n***\n***\ntwo"),
-        ("length_constraints:nth_paragraph_first_word", FIRST_WORD, "One.\n\n'So, two.", "So.\n\nTwo."),
-        ("detectable_format:constrained_response", {}, "Well: My answer is no.", "My answer is No."),
-        ("detectable_format:multiple_sections", SECTIONS, "SECTION 1\na\nSECTION 2\nb", "SECTION 1\na\nsection 2"),
-        ("startend:quotation", {}, '"quoted"', "not"),
-        ("startend:end_checker", {"end_phrase": "The end."}, "So. the END.", "The end. Not."),
-        ("detectable_format:json_format", {}, '```json\n{"a": 1}\n```', "{a}"),
-        ("detectable_format:title", {}, "<<A title>>\ntext", "<< >>"),
-        ("detectable_format:number_bullet_lists", {"num_bullets": 2}, "* a\n- b", "* a"),
-        ("detectable_format:number_highlighted_sections", {"num_highlights": 2}, "*a* and *b*", "*a* ** **"),
-        ("detectable_content:number_placeholders", {"num_placeholders": 1}, "Dear [name]", "Dear you"),
-        ("detectable_content:postscript", {"postscript_marker": "P.S."}, "Bye\nP.S. more", "Bye"),
-        ("combination:repeat_prompt", {"prompt_to_repeat": "Say it"}, "Say it. Done.", "Done."),
-        ("combination:two_responses", {}, "one ****** two", "one ****** one"),
-    ],
-)
-async def test_instructions(name, arguments, good, bad):
-    context = {"instructions": [name], "arguments": [arguments]}
-    assert await reward(InstructionReward(), good, **context) == 1.0
-    assert await reward(InstructionReward(), bad, **context) == 0.0
-
-
-def test_every_check_is_tested():
-    cases = next(m for m in test_instructions.pytestmark if m.name == "parametrize").args[1]
-    assert {case[0] for case in cases} == set(CHECKS)
-    assert len(CHECKS) == 25
-
-
-@needs_langdetect
-async def test_loose_accuracy_forgives_an_introduction_and_an_unknown_instruction_gives_no_reward():
-    names, arguments = ["startend:quotation", "punctuation:no_comma"], [{}, {}]
-    action = Action(message="q", task_context=TaskContext(id="t", instructions=names, arguments=arguments))
-    result = await InstructionReward().compute(action, answered('Sure, here it is:\n"Text."'))
-    assert (result.reward, result.info["loose"]) == (0.0, 1.0)
-    assert result.info["followed"] == {"startend:quotation": [False], "punctuation:no_comma": [False]}
-    unknown = {"instructions": ["length:new_rule", "punctuation:no_comma"], "arguments": arguments}
-    assert await reward(InstructionReward(), "text", **unknown) is None
-
-
 HOSTILE = [
     "\n" * 20_000,
     '"<<a' * 20_000,
@@ -676,24 +483,11 @@ HOSTILE = [
 ]
 
 
-@needs_langdetect
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text[:8]))
-async def test_no_answer_breaks_or_stalls_a_check(text):
+async def test_no_answer_breaks_or_stalls_a_reader(text):
     """Cubic searches would take hours here, and deep brackets raised RecursionError."""
-    cases = next(m for m in test_instructions.pytestmark if m.name == "parametrize").args[1]
-    context = {"instructions": [case[0] for case in cases], "arguments": [case[1] for case in cases]}
-    assert await reward(InstructionReward(), text, **context) == 0.0
     assert await reward(ChoiceReward(), f"answer{text}", "B") == 0.0
     assert only_number(f"answer{text}") is None
-
-
-@needs_langdetect
-async def test_instructions_are_checked_off_the_event_loop(monkeypatch):
-    threads = []
-    monkeypatch.setitem(CHECKS, "punctuation:no_comma", lambda *_: bool(threads.append(threading.current_thread())))
-    await reward(InstructionReward(), "text", instructions=["punctuation:no_comma"], arguments=[{}])
-    assert threads
-    assert threading.main_thread() not in threads
 
 
 # ---- Harbor ----------------------------------------------------------------------------------------------------------
@@ -749,7 +543,7 @@ def clean_registry(monkeypatch):
 
 def test_every_built_in_benchmark_loads_and_what_it_lacks_is_said():
     assert all(info.is_available and info.description for info in describe_benchmarks())
-    assert {"arithmetic", "aime-2024", "aime-2025", "math-500", "gsm8k", "ifeval"} <= set(list_benchmarks())
+    assert {"arithmetic", "aime-2024", "aime-2025", "math-500"} <= set(list_benchmarks())
     with pytest.raises(NotImplementedError, match="--env"):
         Benchmark.environment(lambda: None)
     with pytest.raises(ValueError, match="limit"):
@@ -757,6 +551,16 @@ def test_every_built_in_benchmark_loads_and_what_it_lacks_is_said():
     for error, message in ((UnknownBenchmarkError, "arithmetic"), (KeyError, "nothing")):
         with pytest.raises(error, match=message):
             get_benchmark("nothing")
+
+
+@pytest.mark.parametrize(("old", "new"), registry_module.REPLACED.items())
+def test_a_name_that_went_says_what_to_type_instead(old, new, capsys):
+    assert command_line(["eval", old]) != 0
+    assert (
+        f"is gone, for inspect_evals keeps it: strands-env eval inspect:inspect_evals/{new}" in capsys.readouterr().err
+    )
+    with pytest.raises(EvalError, match=f"'{old}' is gone"):
+        get_benchmark(old)
 
 
 def test_registering(clean_registry):

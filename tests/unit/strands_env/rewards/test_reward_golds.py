@@ -11,8 +11,14 @@ import numpy as np
 import pytest
 
 from strands_env.core import Action, TaskContext
-from strands_env.eval.benchmarks.gpqa import ChoiceReward
-from strands_env.rewards import ExactMatchReward, MathRewardFunction, NumberReward, RegexMatchReward, prove_reward
+from strands_env.rewards import (
+    ChoiceReward,
+    ExactMatchReward,
+    MathRewardFunction,
+    NumberReward,
+    RegexMatchReward,
+    prove_reward,
+)
 from strands_env.testing import answered
 
 GRADERS = {

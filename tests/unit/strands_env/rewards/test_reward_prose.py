@@ -7,8 +7,7 @@ import importlib.util
 import pytest
 
 from strands_env.core import Action, TaskContext
-from strands_env.eval.benchmarks.gpqa import ChoiceReward
-from strands_env.rewards import NumberReward
+from strands_env.rewards import ChoiceReward, NumberReward
 from strands_env.testing import answered
 
 TABLE = r"""

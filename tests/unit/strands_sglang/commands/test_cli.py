@@ -113,7 +113,7 @@ def test_wrong_names_and_files_are_told_before_anything_heavy_is_loaded(command:
         (["arithmetic", "--env", "nothing:here"], "there is no module 'nothing'"),
         (["arithmetic", "--reward", "maths"], "unknown reward 'maths' (did you mean 'math'?)"),
         (["--data", "nothing.jsonl"], "found no data file at 'nothing.jsonl'"),
-        (["gsm8k", "--data", "nothing.jsonl"], "found no data file at 'nothing.jsonl'"),
+        (["math-500", "--data", "nothing.jsonl"], "found no data file at 'nothing.jsonl'"),
         (["arithmetic", "--data", "nothing.jsonl"], "reads no file, for it is generated from its seed"),
         (["arithmetic", "--colums", "a=b"], "did you mean '--columns'?"),
     ):
