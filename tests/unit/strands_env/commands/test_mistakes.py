@@ -255,7 +255,10 @@ def factory_that_raises(model_factory: Any) -> Any:
         (["arithmetic", "--base-url", "http://x"], "--base-url would have no effect: the backend 'local'"),
         (["arithmetic", "--script", "x"], "--script would have no effect"),
         (["arithmetic", "--model-options", '{"injected_contex": "keep"}'], "did you mean 'injected_context'?"),
-        (["arithmetic", "--backend", "openai", "--model", "m", "--tool-parser", "x"], "--tool-parser would have no"),
+        (
+            ["arithmetic", "--backend", "openai", "--model", "m", "--base-url", "http://x", "--tool-parser", "x"],
+            "--tool-parser would have no effect",
+        ),
         ([TASKS, "--env", f"{HERE}:Twins"], "2 tools are named 'add'"),
         ([TASKS, "--env", f"{HERE}:asynchronous"], "must not be async: write 'def', and await in reset()"),
         ([TASKS, "--env", f"{HERE}:Misspelled"], "did you mean 'max_tool_iters'"),
