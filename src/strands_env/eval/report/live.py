@@ -5,7 +5,6 @@ So they may lie on another machine's file system, and one that crashed is read l
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -36,6 +35,8 @@ class LivePage(Protocol):
 
     scripts: ClassVar[tuple[str, ...]]
     title: str
+    is_behind: bool
+    """The last read ended before the end of what was there."""
 
     def read(self, seconds: float) -> int:
         """Read what has come, for about so long; 0 where nothing changed."""
@@ -55,6 +56,7 @@ class Follower:
     """
 
     with_tokens: ClassVar[bool] = False
+    is_behind = False
 
     def __init__(self, path: str | Path, *, latest: int = 5) -> None:
         self.saved = SavedRun.of(path)
@@ -64,13 +66,14 @@ class Follower:
         self._begin()
 
     def _begin(self) -> None:
-        self._offset, self._seen, self._is_behind = 0, set[str](), True
+        self._offset, self._seen, self._has_caught_up = 0, set[str](), False
         self.state, self.output_tokens = ProgressState(), 0.0
         self.recent.clear()
 
     def read(self, seconds: float = float("inf")) -> int:
         """Read the lines that have come, for about so long; returns how many."""
-        end, count, is_cut = time.monotonic() + seconds, 0, False
+        end, count = time.monotonic() + seconds, 0
+        self.is_behind = False
         with suppress(FileNotFoundError), naming_errors("read", self._file), self._file.open("rb") as file:
             if file.seek(0, 2) < self._offset:  # a resume cut off a torn line, or the run began anew
                 self._begin()
@@ -82,12 +85,14 @@ class Follower:
                     self._take(line, read_sample(line, with_tokens=self.with_tokens))
                 self._offset += len(line)
                 count += 1
-                if is_cut := time.monotonic() > end:
+                if time.monotonic() > end:
+                    self.is_behind = True
                     break
         if not self.saved.document:
             self.saved = SavedRun.of(self._file)
-        if self._is_behind:  # what was there before anybody looked says nothing of the speed
-            self.state.resumed, self.state.started, self._is_behind = len(self._seen), time.monotonic(), is_cut
+        if not self._has_caught_up:  # what was there before anybody looked says nothing of the speed
+            self.state.resumed, self.state.started = len(self._seen), time.monotonic()
+            self._has_caught_up = not self.is_behind
         self.state.done = len(self._seen) - self.state.resumed  # one that was lost and tried again counts once
         self.state.total = self.total
         return count
@@ -222,12 +227,12 @@ class LiveTraining:
     """A training as its page shows it: a folder of runs, one a step, or the log of slime's rollouts."""
 
     scripts: ClassVar[tuple[str, ...]] = training_page.LIVE_SCRIPTS
+    is_behind = False  # a step that grows is read whole each time
 
     def __init__(self, path: str | Path, *, tokenizer: str | None = None) -> None:
         self._path = Path(path)
         self.title = self._path.resolve().name
         self._files = TrainingFiles(self._path, lambda results: SavedRun.of(results).tokenizer(tokenizer).tokenizer)
-        self._lock = threading.Lock()
         self._answers: Mapping[str, Any] = {}
         self.steps: list[dict[str, Any]] = []
         self.prompts: list[dict[str, Any]] = []

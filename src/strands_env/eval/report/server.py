@@ -27,7 +27,7 @@ READ_SECONDS = 0.5
 QUIET_SECONDS = 1.0
 """Seconds between looks at the files."""
 SHARE = 5
-"""An overview is made at most in one part of so many of the time: the machine is the run's."""
+"""Looks and overviews take at most one part of so many of the time each: the machine is the run's."""
 BEAT_SECONDS = 15.0
 
 
@@ -84,7 +84,7 @@ class LiveServer:
         while True:
             started = time.monotonic()
             is_new |= bool(await asyncio.to_thread(self._source.read, READ_SECONDS))
-            is_behind = time.monotonic() - started >= READ_SECONDS
+            pause = max(QUIET_SECONDS, SHARE * (time.monotonic() - started))
             if is_new and time.monotonic() >= next_time:
                 started, is_new = time.monotonic(), False
                 document = await asyncio.to_thread(lambda: page_json(self._source.overview()))
@@ -92,8 +92,8 @@ class LiveServer:
                 async with self._news:
                     self._document, self._version = b"data: " + document + b"\n\n", self._version + 1
                     self._news.notify_all()
-            if not is_behind:
-                await asyncio.sleep(QUIET_SECONDS)
+            if not self._source.is_behind:
+                await asyncio.sleep(pause)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         if request.headers.get("Host") not in self._hosts:
