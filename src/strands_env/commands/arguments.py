@@ -209,7 +209,7 @@ COMMANDS: dict[str, tuple[AddArguments, str]] = {
     "watch": (add_watch, "watch a run or a training in progress, in the terminal or a browser"),
     "health": (add_health, "find what is unsound in rollouts, and what to do about it"),
     "check": (add_check, "try an environment and prove its reward on the tasks; try container tasks"),
-    "init": (add_init, "make a folder with an environment, a reward, tasks, a test and a training"),
+    "init": (add_init, "make a folder with an environment, a reward, tasks, a test and a run.yaml"),
     "demo": (add_demo, "sample rollouts of a small model, and see what re-tokenising would change"),
     "doctor": (add_doctor, "report what works on this machine, and how to fix what does not"),
     "images": (add_images, "the container images of sandboxes without a daemon"),

@@ -138,13 +138,13 @@ async def _example(drifted: list[AnsweredQuestion], engine: Any) -> dict[str, An
 def summary_lines(
     answered: list[AnsweredQuestion], example: dict[str, Any] | None, totals: DriftTotals, right: int
 ) -> Iterator[str]:
-    """The rollouts, and the place where one drifts."""
+    """The rollouts and their count, the place where one drifts and what it means, and the next command."""
     yield ""
     for one in answered:
         text, width = _text(one.result), max(20, columns(sys.stdout) - 29)
         shown = text if len(text) <= width else f"{text[: width - 3]}..."
         yield f"  {'right' if one.is_right else 'wrong'}  {one.question:19} {shown}"
-    yield ""
+    yield from ("", f"{right} of {len(answered)} answers are right.")
     if example is None:
         yield (
             f"Tokenising the text again would change none of these {totals.sampled_tokens} tokens: that happens, more "
@@ -153,7 +153,6 @@ def summary_lines(
     else:
         yield from _lines(example, totals)
     yield f"\nnext        {_NEXT}"
-    yield f"{right} of {len(answered)} answers right"
 
 
 def _text(result: StepResult) -> str:

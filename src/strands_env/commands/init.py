@@ -1,4 +1,4 @@
-"""`strands-env init`: a folder with an environment, a reward, tasks, a test and a training, all of which run."""
+"""`strands-env init`: a folder with an environment, a reward, tasks, a test and the file of a run, all of which run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILES = {
     "env.py.txt": "{module}.py",
     "tasks.jsonl.txt": "tasks.jsonl",
     "test_env.py.txt": "test_{module}.py",
-    "train.py.txt": "train.py",
+    "run.yaml.txt": "run.yaml",
     "pytest.ini.txt": "pytest.ini",
     "README.md.txt": "README.md",
 }
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise CommandError(f"cannot write {str(folder)!r}: {error.strerror or error}", Exit.REFUSED) from error
     check = f"cd {shlex.quote(args.name)} && strands-env check --env {module} --data tasks.jsonl"
-    evaluate = f"strands-env eval --data tasks.jsonl --env {module} -n 4 --temperature 1 -o runs/first"
-    lines = [*files, f"next        {check}", f"then        {evaluate}"]
-    show({"files": files, "next": [check, evaluate]}, lines, as_json=args.json)
+    evaluate, train = "strands-env eval run.yaml -o runs/first", "strands-env train run.yaml"
+    lines = [*files, f"next        {check}", f"then        {evaluate}", f"            {train}"]
+    show({"files": files, "next": [check, evaluate, train]}, lines, as_json=args.json)
     return Exit.OK

@@ -35,6 +35,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from strands_sglang.backends.engine.smollm2 import worked_example
     from strands_sglang.trajectory import Role
 
     from .environment import Environment
@@ -81,6 +82,7 @@ __all__ = [
     "ToolMetrics",
     "Trajectory",
     "WeightVersionSpan",
+    "worked_example",
 ]
 
 # The module of a name; names that are missing here are in `types`.
@@ -89,6 +91,7 @@ _HOMES = {
     **dict.fromkeys(("Metrics", "ToolMetrics"), ".metrics"),
     "ModelFactory": ".models",
     "Role": "strands_sglang.trajectory",
+    "worked_example": "strands_sglang.backends.engine.smollm2",
     **dict.fromkeys(("FunctionReward", "RewardCallable"), ".scoring"),
     **dict.fromkeys(
         ("End", "EpisodeTimeoutError", "ErrorRecord", "Outcome", "Phase", "TerminationReason"), ".termination"

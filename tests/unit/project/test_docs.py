@@ -223,6 +223,8 @@ def test_the_commands_of_the_tutorial_run(tmp_path: Path, monkeypatch: pytest.Mo
     for line in (
         ["check", *common, "--tokenizer", "tiny"],
         ["eval", *common, *scripted, "-n", "4", "-o", "runs/first"],
+        ["eval", "run.yaml", *scripted, "-o", "runs/file", "-q"],
+        ["train", "run.yaml", "--dry-run"],
         ["report", "runs/first", "lamp/0"],
         ["report", "runs/first", "--tokenizer", "none"],
         ["rescore", "runs/first", "--reward", "shop:right_and_looked_up", "-o", "runs/rescored"],
@@ -233,12 +235,12 @@ def test_the_commands_of_the_tutorial_run(tmp_path: Path, monkeypatch: pytest.Mo
     sys.modules.pop("shop", None)
 
 
-def test_the_training_of_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_loop_of_the_examples_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    source = titled(ROOT / "docs" / "tutorial.md")["train.py"]
+    source = (ROOT / "examples" / "training_loop.py").read_text(encoding="utf-8")
     assert "STEPS, GROUP = 10, 16" in source
     monkeypatch.chdir(tmp_path)
-    exec(compile(source.replace("STEPS, GROUP = 10, 16", "STEPS, GROUP = 2, 2"), "train.py", "exec"), {})
+    exec(compile(source.replace("STEPS, GROUP = 10, 16", "STEPS, GROUP = 2, 2"), "training_loop.py", "exec"), {})
     assert command_line(["report", "runs/training", "--tokenizer", "none"]) == 0
 
 

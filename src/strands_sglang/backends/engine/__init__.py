@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .own_models import ModelLoadError, UnknownModelError
-from .smollm2 import few_shot_messages
+from .smollm2 import few_shot_messages, worked_example
 from .tiny import TinyModel, make_tiny_model, make_tiny_vision_model
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ __all__ = [
     "few_shot_messages",
     "make_tiny_model",
     "make_tiny_vision_model",
+    "worked_example",
 ]
 
 

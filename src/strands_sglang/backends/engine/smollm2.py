@@ -10,6 +10,8 @@ agent = Agent(model=model, tools=[calculator], system_prompt=SYSTEM_PROMPT, mess
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Mapping
 from typing import Any
 
 from .templates import BRIEF_TEMPLATE
@@ -31,14 +33,28 @@ def few_shot_messages() -> list[dict[str, Any]]:
     `<tool_call>{"name": "calculator", "arguments": {"expression": "876+61"}}</tool_call>`.
     """
     messages: list[dict[str, Any]] = []
-    for number, (expression, value) in enumerate(EXAMPLES):
-        call_id = f"example_{number}"
-        use = {"toolUseId": call_id, "name": "calculator", "input": {"expression": expression.replace(" ", "")}}
-        result = {"toolUseId": call_id, "status": "success", "content": [{"text": value}]}
-        messages += [
-            {"role": "user", "content": [{"text": f"What is {expression}?"}]},
-            {"role": "assistant", "content": [{"toolUse": use}]},
-            {"role": "user", "content": [{"toolResult": result}]},
-            {"role": "assistant", "content": [{"text": f"The answer is {value}."}]},
-        ]
+    for expression, value in EXAMPLES:
+        call = {"expression": expression.replace(" ", "")}
+        messages += worked_example(f"What is {expression}?", "calculator", call, value, f"The answer is {value}.")
     return messages
+
+
+def worked_example(
+    question: str, tool: str, arguments: Mapping[str, Any], result: str, answer: str
+) -> list[dict[str, Any]]:
+    """A worked example for a history in Strands message format: question, call of a tool, its result, answer.
+
+    ```python
+    worked_example("How much is a vase?", "price_of", {"item": "vase"}, "19 dollars", "A vase costs 19 dollars.")
+    ```
+    """
+    call_id = f"example_{zlib.crc32(f'{question} {tool}'.encode()):08x}"  # other examples of a history have others
+    return [
+        {"role": "user", "content": [{"text": question}]},
+        {"role": "assistant", "content": [{"toolUse": {"toolUseId": call_id, "name": tool, "input": dict(arguments)}}]},
+        {
+            "role": "user",
+            "content": [{"toolResult": {"toolUseId": call_id, "status": "success", "content": [{"text": result}]}}],
+        },
+        {"role": "assistant", "content": [{"text": answer}]},
+    ]

@@ -387,7 +387,7 @@ def test_a_made_environment_passes_its_check_and_its_tests_and_runs(tmp_path, ca
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert main(["init", "letter-game"]) == 0
-    made = ["README.md", "letter_game.py", "pytest.ini", "tasks.jsonl", "test_letter_game.py", "train.py"]
+    made = ["README.md", "letter_game.py", "pytest.ini", "run.yaml", "tasks.jsonl", "test_letter_game.py"]
     assert sorted(path.name for path in (tmp_path / "letter-game").iterdir()) == made
     assert main(["init", "outer_game"]) == 0
     assert main(["check", "--env", "outer_game"]) == 2

@@ -23,12 +23,14 @@ def test_a_place_where_the_text_comes_back_as_other_tokens_is_found(capsys: pyte
     assert len(found["sampled"]) == len(found["sampled_ids"])
     assert found["sampled_logprob"] < 0 and found["retokenized_logprob"] < 0
     assert command_line(TINY) == 1  # a random model adds nothing up
-    *lines, advice, right = capsys.readouterr().out.splitlines()
+    *lines, advice = capsys.readouterr().out.splitlines()
     for title, name in (("sampled", "sampled"), ("from text", "retokenized")):
         (row,) = [line for line in lines if line.startswith(f"  {title:10}") and "ids " not in line]
         assert row.count("|[") == len(found[name]) and row.isprintable()
     assert advice.split()[:3] == ["next", "strands-env", "eval"]
-    assert right == "0 of 2 answers right"
+    # In the order of reading: the answers, how many are right, the place, what to do next.
+    wrong = [place for place, line in enumerate(lines) if line.startswith("  wrong")]
+    assert len(wrong) == 2 and wrong[-1] < lines.index("0 of 2 answers are right.") < lines.index(row)
 
 
 def test_a_setting_that_cannot_be_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,3 +1,11 @@
+"""The loop of a training, written out: policy gradients on a tiny random model, half a minute on a CPU.
+
+    python examples/training_loop.py       # then: strands-env report runs/training
+
+`strands-env train` does this for any environment with TRL's trainer. Here each step is a saved evaluation and one step
+of Adam; the reward is one that the model can earn by chance, two digits in the reply.
+"""
+
 import asyncio
 
 import torch
