@@ -195,7 +195,7 @@ def nothing_scored(path: Path, samples: int) -> tuple[Exit, str]:
             why["whose prompt the group policy leaves out"] += 1
         elif result.end.outcome is not Outcome.POLICY:
             if first_error is None and result.error is not None:
-                first_error = f"{result.error.type}: {result.error.message}"
+                first_error = str(result.error)
                 is_rewards = result.error.where is Phase.REWARD
             why[f"that ended with {result.termination_reason.value}"] += 1
         else:

@@ -97,7 +97,7 @@ def _lines(sample: EvalSample, system_prompt: str | None) -> Iterator[str]:
         for block in message["blocks"]:
             yield from (f"   {line}" for line in _text(block).splitlines())
     if result.error is not None:
-        yield f"-- error in {result.error.where}: {result.error.type}: {result.error.message}"
+        yield f"-- error in {result.error.where}: {result.error}"
         if result.error.raised_at is not None:
             yield f"   raised at {result.error.raised_at}"
     if (tokens := result.observation.tokens) is not None:

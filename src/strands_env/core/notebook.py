@@ -37,7 +37,7 @@ def result_html(result: StepResult) -> str:
     title += f" · {metrics['wall_s']:.1f} s" if isinstance(metrics.get("wall_s"), float) else ""
     parts = [f"<div><b>{html.escape(title)}</b></div>"]
     if result.error is not None:
-        parts.append(f"<pre>{html.escape(f'{result.error.type}: {result.error.message}'[:MOST_TEXT])}</pre>")
+        parts.append(f"<pre>{html.escape(str(result.error)[:MOST_TEXT])}</pre>")
     style = "white-space:pre-wrap;overflow-wrap:anywhere;border-left:3px solid;padding-left:.6em;margin:.4em 0"
     for message in result.observation.messages:
         blocks = message.get("content") or []

@@ -92,6 +92,9 @@ class ErrorRecord:
             raised_at=user_line(text),
         )
 
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolErrorRecord:
@@ -327,7 +330,7 @@ class End:
         return self.outcome is Outcome.POLICY and self.reason not in _UNCUT
 
     def __str__(self) -> str:
-        return str(self.reason) if self.error is None else f"{self.reason} ({self.error.type}: {self.error.message})"
+        return str(self.reason) if self.error is None else f"{self.reason} ({self.error})"
 
 
 ANSWERED = End(TerminationReason.TASK_COMPLETE)

@@ -498,7 +498,7 @@ class StepResult(StoredModel):
         yield "reward", None if self.reward is None else self.reward.reward
         yield "termination_reason", self.termination_reason.value
         if self.error is not None:
-            yield "error", f"{self.error.type}: {self.error.message}"[:80]
+            yield "error", str(self.error)[:80]
         yield from self.observation.__repr_args__()
         yield "trajectories", len(self.trajectories)
 

@@ -135,7 +135,7 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
     def _fail(self, kind: str, error: Exception, info: dict[str, Any]) -> RewardResult:
         record = ErrorRecord.from_exception(error, Phase.REWARD)
         logger.warning("error_type=<%s>, error=<%s>, message=<%s> | not judged", kind, record.type, record.message)
-        failure = {"status": "error", "error_type": kind, "error": f"{record.type}: {record.message}"}
+        failure = {"status": "error", "error_type": kind, "error": str(record)}
         info = {**info, **failure, "traceback": record.traceback}
         return RewardResult(
             reward=self.default_reward, info=info, error=record if self.default_reward is None else None

@@ -544,7 +544,7 @@ async def _score(
             scored = await computed_reward(reward, task, result, timeout=timeout)
             trial.scores.append(scored.reward)
             if scored.reward is None:
-                error = None if scored.error is None else f"{scored.error.type}: {scored.error.message}"
+                error = None if scored.error is None else str(scored.error)
                 found = [error] if error else [scored.info[key] for key in ("reason", "error") if scored.info.get(key)]
                 trial.why = ": ".join(map(str, found)) or "the reward abstains"
         except Exception as error:  # whatever a user's function raises is a finding

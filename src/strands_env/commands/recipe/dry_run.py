@@ -275,4 +275,4 @@ async def _call_tools(env: Environment, action: Action, trial: DryRun) -> None:
 
 
 def _describe(error: ErrorRecord) -> str:
-    return f"{error.type}: {error.message}{f', at {error.raised_at}' if error.raised_at else ''}"
+    return f"{error}{f', at {error.raised_at}' if error.raised_at else ''}"

@@ -98,9 +98,7 @@ class StrandsRolloutAgent(OwnAgent):
             setattr(context, name, sum(len(ids) for detail in context.rollout_details for ids in detail[key]))
         context.metadata = {"termination_reason": result.termination_reason.value}
         if result.outcome is not Outcome.POLICY:  # Harbor would grade an agent that merely returns
-            error = result.error
-            what = "" if error is None else f": {error.type}: {error.message}"
-            raise RuntimeError(f"the episode ended as {result.termination_reason.value}{what}")
+            raise RuntimeError(f"the episode ended as {result.end}")
 
 
 def rollout_details(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:

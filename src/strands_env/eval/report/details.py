@@ -303,7 +303,7 @@ def _cause_of(error: ErrorRecord) -> str:
     frames = [number for number, line in enumerate(lines) if line.startswith("  ")]
     cause = "\n".join(lines[frames[-1] + 1 if frames else 0 :])
     # A record is of the error inside the SDK's own, which is where its traceback begins, too.
-    return "" if cause.startswith(f"{error.type}: {error.message}") else cause
+    return "" if cause.startswith(str(error)) else cause
 
 
 def _cut(text: str) -> str:
