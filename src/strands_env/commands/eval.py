@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 from dataclasses import asdict
 
@@ -18,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     if args.schema:
         from strands_env.commands.recipe.run_file import RunFile
 
-        show(RunFile.model_json_schema(), (), as_json=True)
+        show(None, [json.dumps(RunFile.model_json_schema(), indent=2)], as_json=False)
         return Exit.OK
     if not args.verbose:
         logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # its retries; the error says the same

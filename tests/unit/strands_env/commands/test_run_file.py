@@ -159,5 +159,5 @@ def test_a_file_that_is_missing_or_one_too_many_is_a_sentence(arguments, why, ca
 
 
 def test_the_schema_of_the_documentation_is_that_of_the_command(capsys):
-    published = json.loads((ROOT / "docs" / "run.schema.json").read_text())
-    assert json.loads(run(capsys, "--schema")[1]) == published
+    published = (ROOT / "docs" / "run.schema.json").read_text()
+    assert run(capsys, "--schema")[1] == published, "run: strands-env eval --schema > docs/run.schema.json"
