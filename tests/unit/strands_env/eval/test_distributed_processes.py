@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -40,7 +41,14 @@ def cluster():
     """A Ray of its own that the executors join and must not stop."""
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20, **PATHS)
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=100 * 2**20,
+        **PATHS,
+    )
     yield ray
     ray.shutdown()
 
@@ -194,16 +202,19 @@ async def test_a_worker_that_dies_at_its_start_is_started_again(make_executor, t
     indirect=["make_executor"],
 )
 async def test_another_environment_in_the_workers_is_refused(for_task, make_executor, tmp_path):
-    async def run(prompt: str, count: int) -> None:
-        arguments = {"prompt": prompt, "for_task": for_task}
-        async with make_executor(f"{HERE}:prompted", arguments, n_workers=1) as executor:
-            await Evaluator(executor=executor, output_path=tmp_path, config={"env_factory": "mine"}).run(tasks(count))
+    def workers(prompt: str) -> Any:
+        return make_executor(f"{HERE}:prompted", {"prompt": prompt, "for_task": for_task}, n_workers=1)
 
-    await run("one", 1)
-    await run("one", 3)
-    for count in (3, 4):  # without a sample that is left to run, and with one
-        with pytest.raises(ConfigMismatchError, match=r"system_prompt: 'one' in the file, now 'two'"):
-            await run("two", count)
+    async def run(executor: Any, count: int) -> None:
+        await Evaluator(executor=executor, output_path=tmp_path, config={"env_factory": "mine"}).run(tasks(count))
+
+    async with workers("one") as executor:
+        await run(executor, 1)
+        await run(executor, 3)
+    async with workers("two") as executor:
+        for count in (3, 4):  # without a sample that is left to run, and with one
+            with pytest.raises(ConfigMismatchError, match=r"system_prompt: 'one' in the file, now 'two'"):
+                await run(executor, count)
     assert len(list(read_results(tmp_path))) == 3
 
 
