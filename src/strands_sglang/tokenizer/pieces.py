@@ -3,8 +3,7 @@ r"""Byte-level BPE tokenizers, id for id and letter for letter what Rust makes o
 Such a tokenizer cuts a text into pieces (a word, a number, a run of punctuation) by a pattern, and encodes every piece
 on its own. The Rust implementation spends its time on the cutting and on looking pieces up. Here Python's `re` cuts and
 a dict remembers the ids of each piece; only a piece not seen before goes to the Rust model. Tool results repeat their
-words. Most patterns begin a new piece at every space behind a word: then a text is split there, which is faster than
-any pattern, and the ids of whole words are remembered.
+words.
 
 `re` knows no `\p{L}`, and the packages that do have tables of their own version of Unicode, which need not be the
 tokenizer's. So the pattern, in Oniguruma's syntax, is translated: each class becomes the list of its characters within
@@ -20,7 +19,7 @@ import json
 import random
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Any, Final
@@ -33,6 +32,7 @@ _KEPT_PIECES: Final = 1 << 15
 _LONGEST_KEPT: Final = 48
 
 Ids = tuple[int, ...]
+_Cut = Callable[[str], list[str]]
 
 
 class PieceEncoder:
@@ -43,18 +43,15 @@ class PieceEncoder:
         cuts: They cut what is left into pieces, one after the other.
     """
 
-    def __init__(self, rust: Any, tokens: Iterable[re.Pattern[str]], cuts: Sequence[_Cut]) -> None:
+    def __init__(self, rust: Any, tokens: Iterable[re.Pattern[str]], cuts: Iterable[_Cut]) -> None:
         self._rust = rust
         self._state = self._state_now()
         self._tokens = tuple(tokens)
         self._token_ids = {str(token.content): (number,) for number, token in rust.get_added_tokens_decoder().items()}
-        self._cuts = cuts
+        self._cuts = tuple(cuts)
         tokenize = rust.model.tokenize
         self._pieces = _Kept(lambda piece: [token.id for token in tokenize(_write_bytes(piece))])
-        self._texts = _Kept(self._encode_text)
-        # No cut joins a word to the space behind it, and one of them leaves no space uncut.
-        is_word_wise = all(cut.spaces_lead for cut in cuts) and any(cut.takes_spaces for cut in cuts)
-        self._words = _Words(self._texts) if is_word_wise else None
+        self._texts = _Kept(self._encode_text)  # what a template prints between two tokens
 
     @classmethod
     def of(cls, rust: Any) -> PieceEncoder | None:
@@ -72,17 +69,18 @@ class PieceEncoder:
         for part, is_token in self._split_tokens(text):
             if is_token:
                 ids += self._token_ids[part]
-            elif self._words is None or len(part) <= _LONGEST_KEPT or (found := self._words.encode(part)) is None:
+            elif len(part) <= _LONGEST_KEPT:
                 ids += self._texts[part]
             else:
-                ids += found
+                ids += self._encode_text(part)
         return ids
 
     def _encode_text(self, text: str) -> Iterator[int]:
         """Ids of a text without tokens."""
-        pieces: Iterable[str] = (text,)
-        for cut in self._cuts:
-            pieces = chain.from_iterable(map(cut, pieces))
+        first, *others = self._cuts
+        pieces = first(text)
+        for cut in others:
+            pieces = list(chain.from_iterable(map(cut, pieces)))
         return chain.from_iterable(map(self._pieces.__getitem__, pieces))
 
     def _state_now(self) -> tuple[Any, ...]:
@@ -120,35 +118,6 @@ class _Kept(dict[str, Ids]):
                 self.clear()
             self[text] = ids
         return ids
-
-
-class _Words(_Kept):
-    """Ids of words, each with the space in front of it, which is not part of the key.
-
-    Args:
-        texts: Ids of texts without tokens.
-    """
-
-    def __init__(self, texts: _Kept) -> None:
-        super().__init__(lambda word: texts[f" {word}"])
-        self._texts = texts
-
-    def encode(self, text: str) -> list[int] | None:
-        """Ids of a text; None where it has several blanks in a row, of which one piece may consist."""
-        first, *words = text.split(" ")
-        if not words or first[-1:].isspace():
-            return None
-        last = words.pop()
-        try:
-            ids = list(chain.from_iterable(map(self.__getitem__, words)))
-        except KeyError:
-            return None
-        return [*(self._texts[first] if first else ()), *ids, *self._texts[f" {last}"]]
-
-    def __missing__(self, word: str) -> Ids:
-        if not word or word[-1].isspace():
-            raise KeyError(word)
-        return super().__missing__(word)
 
 
 def _write_bytes(piece: str) -> str:
@@ -235,15 +204,15 @@ def _cuts(rust: Any) -> list[_Cut]:
     cuts: list[_Cut] = []
     for part in splits:
         if part["type"] == "Digits":
-            cuts.append(_Cut(r"\p{N}" if part["individual_digits"] else r"\p{N}+"))
+            cuts.append(_cut(r"\p{N}" if part["individual_digits"] else r"\p{N}+"))
             continue
         handling = part["type"] == "Split" and (part["behavior"], part["invert"])
         if handling not in (("Isolated", False), ("Removed", True)):
             raise NotUnderstoodError
         (kind, pattern), *_ = part["pattern"].items()
-        cuts.append(_Cut(pattern if kind == "Regex" else re.escape(pattern), keeps_gaps=not part["invert"]))
+        cuts.append(_cut(pattern if kind == "Regex" else re.escape(pattern), keeps_gaps=not part["invert"]))
     if last["use_regex"]:
-        cuts.append(_Cut(_GPT2))
+        cuts.append(_cut(_GPT2))
     if not cuts:
         raise NotUnderstoodError
     return cuts
@@ -270,31 +239,22 @@ def _to_json(component: Any) -> bytes:
         return b""
 
 
-class _Cut:
-    """Cuts a text into the matches of a pattern and, where they are kept, what lies between two.
+def _cut(pattern: str, *, keeps_gaps: bool = True) -> _Cut:
+    """Cuts a text into the matches of a pattern and, where they are kept, what lies between two."""
+    every = translate(pattern, ALPHABET)
+    try:  # small classes are looked up faster
+        expressions = every, translate(pattern, ASCII)
+    except NotUnderstoodError:
+        expressions = every, every
 
-    Attributes:
-        spaces_lead: No match has a space behind a character that is not blank, or depends on what follows such a space.
-        takes_spaces: At every space a match begins, unless one that began before reaches it.
-    """
-
-    def __init__(self, pattern: str, *, keeps_gaps: bool = True) -> None:
-        every = _Translation(pattern, ALPHABET)
-        try:  # small classes are looked up faster
-            ascii_only = _Translation(pattern, ASCII)
-        except NotUnderstoodError:
-            ascii_only = every
-        self._expressions = every.expression, ascii_only.expression
-        self._keeps_gaps = keeps_gaps
-        self.spaces_lead = every.spaces_lead and not re.search(r"\(\?[=!]", pattern.replace(r"(?!\S)", ""))
-        self.takes_spaces = pattern.endswith(r"|\s+")
-
-    def __call__(self, text: str) -> list[str]:
-        expression = self._expressions[text.isascii()]
+    def cut(text: str) -> list[str]:
+        expression = expressions[text.isascii()]
         matches = expression.findall(text)
-        if not self._keeps_gaps or "".join(matches) == text:
+        if not keeps_gaps or "".join(matches) == text:
             return matches
         return [piece for piece in expression.split(text) if piece]
+
+    return cut
 
 
 def odd_texts(tokens: list[str]) -> Iterator[str]:
@@ -333,7 +293,6 @@ ALPHABET: Final = frozenset(
 )
 ASCII: Final = frozenset(range(0x80))
 _SPACES: Final = frozenset(map(ord, "\t\n\v\f\r \xa0\u3000"))
-_BLANKS: Final = frozenset(code for code in ALPHABET if chr(code).isspace())  # for `str`, some more
 _ESCAPED: Final = {"r": "\r", "n": "\n", "t": "\t"}
 
 
@@ -341,28 +300,24 @@ class NotUnderstoodError(Exception):
     """Something of a tokenizer is not understood."""
 
 
+def translate(pattern: str, alphabet: frozenset[int]) -> re.Pattern[str]:
+    """The same pattern for `re`, for texts of an alphabet; `NotUnderstoodError` unless it means the same."""
+    try:
+        return _Translation(pattern, alphabet).expression
+    except re.error:
+        raise NotUnderstoodError from None
+
+
 class _Translation:
-    """The same pattern for `re`, for texts of an alphabet, read and written item by item.
-
-    Attributes:
-        spaces_lead: No match has a space behind a character that is not blank.
-
-    Raises:
-        NotUnderstoodError: It may mean something else there.
-    """
+    """Reads a pattern item by item and writes each for `re`."""
 
     def __init__(self, pattern: str, alphabet: frozenset[int]) -> None:
         self._rest = pattern
         self._alphabet = alphabet
-        self.spaces_lead, self._may_follow_text = True, False
         read = list(self._read())
+        self.expression = re.compile(f"({''.join(written for written, _ in read)})")
         consuming = "".join(written for written, is_ahead in read if not is_ahead)
-        try:
-            self.expression = re.compile(f"({''.join(written for written, _ in read)})")
-            matches_nothing = re.match(consuming, "")
-        except re.error:
-            raise NotUnderstoodError from None
-        if matches_nothing:  # after an empty match the two go on differently
+        if re.match(consuming, ""):  # after an empty match the two go on differently
             raise NotUnderstoodError
 
     def _take(self, expression: str) -> re.Match[str] | None:
@@ -391,11 +346,8 @@ class _Translation:
             elif "(?i:" in groups:  # `ss` would match ß, too, in whatever way it is put together
                 if not (found := self._take(r"(?![sS]{2})[A-Za-z']|\|")):
                     raise NotUnderstoodError
-                self._may_follow_text = True
                 yield found[0], is_ahead
             elif found := self._take(r"[?*+]\+?|\{\d+(?:,\d*)?\}(?![?+])|\|"):  # `{2}+` means two things
-                if found[0] == "|" and not groups:
-                    self._may_follow_text = False
                 yield found[0], is_ahead
             elif self._take(r"\[(?!\^?\])"):
                 yield self._class(), is_ahead
@@ -419,10 +371,6 @@ class _Translation:
         return self._write(ALPHABET - members if negated else members)
 
     def _write(self, members: frozenset[int] | set[int]) -> str:
-        is_text = not members <= _BLANKS
-        if ord(" ") in members and (self._may_follow_text or (is_text and self._rest[:1] in ("*", "+", "{"))):
-            self.spaces_lead = False
-        self._may_follow_text |= is_text
         return _write_class(members & self._alphabet)
 
     def _characters(self, literal: str) -> frozenset[int]:
