@@ -20,6 +20,7 @@ from .contract import (
     token_array,
 )
 from .recording import RecordingBackend, ReplayBackend
+from .tinker import TinkerClient
 from .wrapper import BackendWrapper, as_backend
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "ReplayBackend",
     "SamplingParams",
     "ScoredPrompt",
+    "TinkerClient",
     "as_backend",
     "client_class",
     "token_array",
