@@ -1,4 +1,6 @@
-"""Files of checked lines: JSON objects, one a line, each with the CRC-32 of everything before as its last field.
+"""Files that survive a kill: replaced whole (`replacing`), or of checked lines.
+
+Checked lines are JSON objects, one a line, each with the CRC-32 of everything before as its last field.
 
     {"id":..., "crc":"1a2b3c4d"}
 
@@ -10,8 +12,11 @@ from __future__ import annotations
 import base64
 import os
 import re
+import uuid
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pydantic_core
@@ -22,6 +27,22 @@ _BLOCK = 1 << 17  # small enough that its memory is used again, block after bloc
 
 class DamagedLineError(ValueError):
     """A line is damaged in a way that an interrupted write cannot leave behind, or is none of ours."""
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A path beside the target to write to; the file takes the target's name if the block raises nothing.
+
+    So there is always either the old file or the new one, whole: a rename within a file system is atomic.
+    """
+    os.makedirs(target.parent, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        yield partial
+        os.replace(partial, target)
+    finally:
+        with suppress(OSError):  # where it was renamed
+            os.unlink(partial)
 
 
 def finish_line(body: bytes) -> bytes:

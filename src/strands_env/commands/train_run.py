@@ -27,7 +27,6 @@ from strands_env.commands.recipe.plan import plan_lines, plan_of
 from strands_env.commands.recipe.run_file import SAVED, parse_run_file, read_run_file, run_file_text
 from strands_env.commands.terminal import announce, explain_errors, format_number, note, show
 from strands_env.core import Action
-from strands_env.core.files import replacing
 from strands_env.core.jsonable import differences
 from strands_env.core.seeds import derive_seed
 from strands_env.core.trackers import BackgroundTracker, make_tracker, numbers_of
@@ -40,6 +39,7 @@ from strands_env.training.export import TrainerVersionError
 from strands_env.training.log import NAME, TrainingLog, TrainingLogError
 from strands_env.training.trl import CheckpointError, DisagreementError, grpo_trainer, rollout_output
 from strands_sglang.command_line import CommandError, Exit
+from strands_sglang.lines import replacing
 
 MODEL = "model"
 OUTPUT = "runs/train"

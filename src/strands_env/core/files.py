@@ -1,4 +1,4 @@
-"""Atomic file replacement, digests of folders, and the modules that write Parquet."""
+"""Digests of folders, and the modules that write Parquet."""
 
 from __future__ import annotations
 
@@ -7,26 +7,10 @@ import hashlib
 import importlib
 import os
 import stat
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from strands_sglang.hints import install_command
-
-
-@contextmanager
-def replacing(target: Path) -> Iterator[Path]:
-    """A path beside the target to write to; the file takes the target's name if the block raises nothing."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    try:
-        yield partial
-        if partial.exists():
-            os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def digest_folder(folder: Path, without: str | None = None) -> str:

@@ -14,11 +14,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from strands_env.core import Action
-from strands_env.core.files import arrow, replacing
+from strands_env.core.files import arrow
 from strands_env.core.seeds import FIELD
 from strands_env.core.types import system_prompt_of
 from strands_sglang.conversation.messages import format_messages
 from strands_sglang.exceptions import MessageConversionError
+from strands_sglang.lines import replacing
 
 from .advantages import group_advantages
 from .build import samples_from_step

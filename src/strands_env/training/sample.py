@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.core.files import arrow, replacing
+from strands_env.core.files import arrow
 from strands_env.core.termination import ANSWERED, End, ErrorRecord, Outcome, Phase, TerminationReason
 from strands_env.core.types import WeightVersionSpan
+from strands_sglang.lines import replacing
 from strands_sglang.trajectory import Role, SamplingMask
 from strands_sglang.trajectory.media import PlacedMedium
 from strands_sglang.trajectory.packed import decode_routed_experts

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 from ..cache import Recent, cache_folder
 from ..exceptions import MediaError, install_command
+from ..lines import replacing
 from .media import ImageEncoding, ImageExpander, PreparedImage
 
 MAX_PIXELS = 1 << 26
@@ -378,10 +379,8 @@ def is_proved(fingerprint: str) -> bool:
 def record_proof(fingerprint: str, server: str) -> Path:
     """Remember that a server expands images as this processor does; returns the file."""
     file = _file()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_suffix(f".{os.getpid()}.new")
-    new.write_text(json.dumps({**_proofs(), fingerprint: server}, indent=1), encoding="utf-8")
-    new.replace(file)
+    with replacing(file) as new:
+        new.write_text(json.dumps({**_proofs(), fingerprint: server}, indent=1), encoding="utf-8")
     return file
 
 

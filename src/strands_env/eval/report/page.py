@@ -15,10 +15,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from strands_env.core.files import replacing
 from strands_env.core.jsonable import readable
 from strands_env.eval import EvalError
 from strands_env.eval.errors import naming_errors
+from strands_sglang.lines import replacing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from strands_env.core.files import replacing
 from strands_env.core.threads import default_threads
 from strands_sglang.exceptions import check_positive
+from strands_sglang.lines import replacing
 
 from ..bubblewrap import command
 from ..bubblewrap.command import PROGRAMS, Mode
