@@ -143,6 +143,8 @@ async def test_it_shows_the_numbers_and_the_samples_and_nothing_of_a_sample_is_r
 
 async def test_an_error_shows_its_cause_first_and_its_lines_and_a_tile_leads_to_the_drifted_samples(small, tmp_path):
     async with chromium(tmp_path, small) as page:
+        first = await page.run("document.querySelector('dd.lines').innerText")
+        assert first.startswith("OSError: the disk is full:\nwrite to </script>")
         await page.click("[data-testid=drift-tile] button")
         assert await page.run("document.querySelector('input').value") == "drift>0"
         assert await page.text("[data-testid=count]") == "80 of 80"

@@ -55,6 +55,11 @@ class Phase(StrEnum):
     """`cleanup()`."""
 
 
+_CHAINED = re.compile(
+    r"\n(?:The above exception was the direct cause of|During handling of the above exception, another exception) .*\n"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRecord:
     """An exception as data: `ErrorRecord.from_exception(error, Phase.REWARD)`.
@@ -91,6 +96,18 @@ class ErrorRecord:
             where=where,
             raised_at=user_line(text),
         )
+
+    @property
+    def cause(self) -> str:
+        """The exception that a chain of them began with, as `type: message`; empty without a chain."""
+        first, *others = _CHAINED.split(self.traceback)
+        if not others:
+            return ""
+        lines = first.rstrip().splitlines()
+        frames = [number for number, line in enumerate(lines) if line.startswith("  ")]
+        cause = "\n".join(lines[frames[-1] + 1 if frames else 0 :])
+        # A record is of the error inside the SDK's own, which is where its traceback begins, too.
+        return "" if cause.startswith(str(self)) else cause
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}"

@@ -170,5 +170,6 @@ def check_tables(function: str, *tables: object) -> None:
 
 
 def _message_with_place(error: ErrorRecord) -> str:
-    """The message of an error with the line of the user's code that raised it."""
-    return error.message if error.raised_at is None else f"{error.message} ({error.raised_at})"
+    """The cause and the message of an error, with the line of the user's code that raised it."""
+    message = "\n".join(filter(None, (error.cause, error.message)))
+    return message if error.raised_at is None else f"{message} ({error.raised_at})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -21,9 +20,6 @@ MAX_IMAGES = 20_000_000
 """Bytes of base64 of all images in a report; those beyond are named and not shown."""
 SNIPPET = 160
 """Characters of a prompt in lists."""
-_CHAINED = re.compile(
-    r"\n(?:The above exception was the direct cause of|During handling of the above exception, another exception) .*\n"
-)
 _IMAGE_TYPES = frozenset({"png", "jpeg", "gif", "webp"})
 
 
@@ -291,19 +287,7 @@ def _block(block: Any, pictures: ReportImages | None) -> dict[str, Any]:
 
 def _error(error: ErrorRecord) -> dict[str, str]:
     facts = {name: _cut(str(value or "")) for name, value in asdict(error).items()}
-    return {**facts, "cause": _cut(_cause_of(error))}
-
-
-def _cause_of(error: ErrorRecord) -> str:
-    """The exception that a chain of them began with, as `type: message`; empty without a chain."""
-    first, *others = _CHAINED.split(error.traceback)
-    if not others:
-        return ""
-    lines = first.rstrip().splitlines()
-    frames = [number for number, line in enumerate(lines) if line.startswith("  ")]
-    cause = "\n".join(lines[frames[-1] + 1 if frames else 0 :])
-    # A record is of the error inside the SDK's own, which is where its traceback begins, too.
-    return "" if cause.startswith(str(error)) else cause
+    return {**facts, "cause": _cut(error.cause)}
 
 
 def _cut(text: str) -> str:

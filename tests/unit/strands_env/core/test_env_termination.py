@@ -191,3 +191,15 @@ STOP_REASONS = {
 def test_only_known_ends_are_a_completed_task() -> None:
     for reason, stops in STOP_REASONS.items():
         assert {TerminationReason.from_stop_reason(stop) for stop in stops} == {reason}
+
+
+def test_an_error_names_the_one_that_its_chain_began_with():
+    def recorded(*chain: Exception) -> str:
+        error, *inner = chain
+        error.__cause__ = inner[0] if inner else None
+        return ErrorRecord.from_exception(error, Phase.LOOP).cause
+
+    assert recorded(TimeoutError("late"), OSError("disk full:\nwrite to x")) == "OSError: disk full:\nwrite to x"
+    assert recorded(TimeoutError("late")) == ""
+    wrapped = ValueError("wrong")
+    assert recorded(EventLoopException(wrapped), wrapped) == ""  # the record is of that one
