@@ -93,14 +93,18 @@ def kill_in_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trainer, "_save_optimizer_and_scheduler", torn)
 
 
-def kill_before_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def kill_before_line(monkeypatch: pytest.MonkeyPatch, error: type[BaseException] = Killed) -> None:
     def dying(self: TrainingRun, step: int, *args: Any) -> None:
         if step == 2:
-            raise Killed
+            raise error
         finish(self, step, *args)
 
     finish = TrainingRun.finish_step
     monkeypatch.setattr(TrainingRun, "finish_step", dying)
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_before_line(monkeypatch, KeyboardInterrupt)
 
 
 def kill_in_weights(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,14 +116,14 @@ def kill_in_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "copytree", torn)
 
 
-@pytest.mark.parametrize("kill", [kill_in_rollouts, kill_in_checkpoint, kill_before_line, kill_in_weights])
+@pytest.mark.parametrize("kill", [kill_in_rollouts, kill_in_checkpoint, kill_before_line, kill_in_weights, interrupt])
 def test_a_kill_at_any_moment_costs_the_step_under_way_and_changes_no_weight(
     kill: Any, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
         kill(patch)
-        assert start(folder) == Exit.UNEXPECTED
+        assert start(folder) == (Exit.INTERRUPTED if kill is interrupt else Exit.UNEXPECTED)
     assert len(read_training(folder)) == (3 if kill is kill_in_weights else 1)
     with (folder / "training.jsonl").open("ab") as file:
         file.write(b'{"step":2,"reward":0.')  # of a power cut

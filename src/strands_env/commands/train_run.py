@@ -110,6 +110,8 @@ def resolve_training(arguments: Mapping[str, Any]) -> tuple[EvalOptions, TrainOp
     saved: dict[str, Any] = {}
     if arguments["resume"] and (folder / SAVED).exists():
         saved = read_run_file(folder / SAVED)
+    elif arguments["resume"] and (folder / NAME).exists():
+        raise EvalError(f"{str(folder)!r} has lost its {SAVED}, so its options are unknown: bring the file back")
     elif arguments["resume"]:
         note("train", f"there is nothing to resume at {str(folder)!r}: a new training is started")
     values = {"max_concurrency": CONCURRENCY, **saved, **given}
