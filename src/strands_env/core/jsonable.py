@@ -388,6 +388,19 @@ class _Constructed(ModelMetaclass):
         return super().__call__(**given)
 
 
+class PartedModel(BaseModel):
+    """A model with names for parts of its fields (properties that JSON has), which a copy takes as it takes fields."""
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with some fields, or parts of them, changed."""
+        parts = {name: value for name, value in (update or {}).items() if name in type(self).model_computed_fields}
+        fields = {name: value for name, value in (update or {}).items() if name not in parts}
+        copied = super().model_copy(update=fields, deep=deep)
+        for name, value in parts.items():
+            setattr(copied, name, value)
+        return copied
+
+
 class StoredModel(BaseModel, metaclass=_Constructed):
     """A model whose `model_validate` undoes `exact` in what JSON held; its constructor takes values as they are.
 

@@ -38,7 +38,7 @@ from strands_sglang.trajectory.tokens import TokenSequence
 
 from .chat_messages import ChatPrompt, spoken_text
 from .identity import record_arguments
-from .jsonable import JsonValues, StoredModel, decode_stored, exact
+from .jsonable import JsonValues, PartedModel, StoredModel, decode_stored, exact
 from .termination import End, ErrorRecord, Outcome, TerminationReason, ToolErrorRecord
 
 logger = logging.getLogger(__name__)
@@ -408,7 +408,7 @@ def _read_state(value: Any, info: ValidationInfo) -> Any:
     return check_state(decode_stored(value, info))
 
 
-class StepResult(StoredModel):
+class StepResult(PartedModel, StoredModel):
     """The result of `Environment.step`.
 
     Attributes:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, computed_field, model_validator
+from pydantic import ConfigDict, computed_field, model_validator
 
 from strands_env.core import Action, End, Outcome, StepResult
+from strands_env.core.jsonable import PartedModel
 
 
-class EvalSample(BaseModel):
+class EvalSample(PartedModel):
     """A sample of one task.
 
     Attributes:

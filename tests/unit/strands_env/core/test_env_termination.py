@@ -10,7 +10,8 @@ from strands.types.exceptions import EventLoopException, ModelThrottledException
 
 from strands_env.core.jsonable import readable
 from strands_env.core.termination import End, EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
-from strands_env.core.types import Observation, StepResult
+from strands_env.core.types import Action, Observation, StepResult
+from strands_env.eval import EvalSample
 from strands_sglang.exceptions import (
     SGLangAbortedError,
     SGLangConnectionError,
@@ -151,6 +152,11 @@ def test_the_parts_of_an_end_are_those_of_the_result() -> None:
     assert json.loads(result.to_json())["outcome"] == "infrastructure"
     assert readable(result).keys() == json.loads(result.to_json()).keys()  # one form, also where a value is no JSON
     assert StepResult.from_json(result.to_json()) == result
+    copied = result.model_copy(update={"termination_reason": TerminationReason.TIMEOUT, "is_seeded": True})
+    assert (copied.end, copied.is_seeded) == (End(TerminationReason.TIMEOUT), True) and result.end.reason != "timeout"
+    sample = EvalSample(action=Action(message="?"), step_result=StepResult(observation=Observation()), aborted=True)
+    assert [sample.aborted, sample.model_copy(update={"aborted": False}).aborted] == [True, False]
+    assert EvalSample.model_validate_json(sample.model_dump_json()) == sample
     with pytest.raises(TypeError, match="termination_reason must be a TerminationReason, got 'done'"):
         result.termination_reason = "done"  # type: ignore[assignment]
 
