@@ -319,7 +319,7 @@ _MARK = "__bytes_encoded__"  # as the SDK's sessions write bytes
 _TEXT = "utf-8"  # the mark's value for text; True for bytes
 _KEY = "!__utf-8__"
 _STORED = "strands_env_stored"
-_MARKS = re.compile(rb"__(?:bytes_encoded|utf-8)__")
+MARKS = re.compile(rb"__(?:bytes_encoded|utf-8)__")
 """Marks in keys that look like ours."""
 
 
@@ -329,7 +329,7 @@ def exact(value: Any) -> Any:
         text = orjson.dumps(value)
     except TypeError:
         return _encode(value)
-    return value if _MARKS.search(text) is None else _encode(value)
+    return value if MARKS.search(text) is None else _encode(value)
 
 
 def _encode(value: Any) -> Any:
@@ -418,12 +418,8 @@ class StoredModel(BaseModel, metaclass=_Constructed):
         return super().model_validate(obj, **options)
 
 
-def stored_context(text: bytes) -> dict[str, Any] | None:
-    """The validation context for values of this JSON text.
-
-    Without a mark in it nothing was encoded, and `restore`, which looks at every part, has nothing to undo.
-    """
-    return None if _MARKS.search(text) is None else {_STORED: True}
+STORED_CONTEXT = {_STORED: True}
+"""The validation context for values of JSON text that has `MARKS`. Without, there is nothing for `restore` to undo."""
 
 
 def decode_stored(value: Any, info: ValidationInfo) -> Any:

@@ -431,7 +431,7 @@ class StepResult(PartedModel, StoredModel):
     observation: Observation
     reward: RewardResult | None = None
     end: End = Field(default=End(), exclude=True)
-    state: Annotated[Any, BeforeValidator(_read_state), PlainSerializer(exact, when_used="json")] = None
+    state: Annotated[Any, BeforeValidator(_read_state), PlainSerializer(exact, when_used="json")] | None = None
     cleanup_error: ErrorRecord | None = None
     tool_errors: list[ToolErrorRecord] = Field(default_factory=list)
     trajectories: list[Trajectory] = Field(default_factory=list)
@@ -458,10 +458,11 @@ class StepResult(PartedModel, StoredModel):
     @model_validator(mode="before")
     @classmethod
     def _make_end(cls, data: Any) -> Any:
-        names = {"termination_reason": "reason", "outcome": "outcome", "error": "error"}
-        if not isinstance(data, dict) or not (given := names.keys() & data.keys()):
-            return data
-        return {**data, "end": {names[name]: data[name] for name in given}}
+        end = {}
+        for name, part in (("termination_reason", "reason"), ("outcome", "outcome"), ("error", "error")):
+            if isinstance(data, dict) and name in data:
+                end[part] = data[name]
+        return {**data, "end": end} if end else data
 
     @computed_field  # type: ignore[prop-decorator]
     @property

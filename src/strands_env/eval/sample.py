@@ -50,7 +50,7 @@ class EvalSample(PartedModel):
 
         It has no part in metrics and a resume tries it again. The constructor takes it, too.
         """
-        return self.step_result.end.outcome.is_lost
+        return self.step_result.end.outcome is Outcome.INFRASTRUCTURE
 
     @aborted.setter
     def aborted(self, value: bool) -> None:

@@ -30,7 +30,7 @@ from strands_env.core import (
     TokenObservation,
     Trajectory,
 )
-from strands_env.core.jsonable import exact, readable, stored_context
+from strands_env.core.jsonable import MARKS, STORED_CONTEXT, exact, readable
 from strands_env.core.types import check_state, shared_text
 from strands_env.eval.errors import StoreCorruptError, StoreError
 from strands_env.eval.sample import EvalSample
@@ -115,7 +115,8 @@ def _parse(line: bytes, *, with_tokens: bool = False) -> EvalSample:
     record: dict[str, Any] = pydantic_core.from_json(line)
     try:
         known = {**record, "task_digest": record["task"]}
-        sample: EvalSample = EvalSample.__pydantic_validator__.validate_python(known, context=stored_context(line))
+        context = STORED_CONTEXT if MARKS.search(line) else None
+        sample: EvalSample = EvalSample.__pydantic_validator__.validate_python(known, context=context)
         if with_tokens and (tokens := record.get("tokens")) is not None:
             unpack_tokens(sample.step_result, tokens)
     except (LookupError, ValueError, TypeError, RecursionError, zlib.error) as error:
@@ -134,10 +135,11 @@ def write_sample(sample: EvalSample) -> Line:
     """
     action, result = sample.action, sample.step_result
     reward: Any = getattr(result.reward, "reward", None)  # its fields may have been set to anything
-    is_scored = isinstance(reward, float | int) and math.isfinite(reward) and not sample.aborted
     head = dict(zip(_HEAD, attrgetter(*_HEAD)(sample), strict=True))
+    is_scored = isinstance(reward, float | int) and math.isfinite(reward) and not head["aborted"]
     head |= {"task": sample.task_digest, "reward": reward if is_scored else None}
-    tokens = _pack_tokens(result)
+    has_tokens = result.observation.tokens is not None or result.trajectories
+    tokens = _pack_tokens(result) if has_tokens else None
     ending = b"" if tokens is None else b',"tokens":' + orjson.dumps(tokens)
 
     def finish(action: bytes, result: bytes) -> Line:
@@ -169,11 +171,9 @@ def write_sample(sample: EvalSample) -> Line:
     return finish(action_json, kept.to_json().encode())
 
 
-def _pack_tokens(result: StepResult) -> dict[str, Any] | None:
-    """The token data of a result as JSON values, each sequence once; None without token data."""
+def _pack_tokens(result: StepResult) -> dict[str, Any]:
+    """The token data of a result as JSON values, each sequence once."""
     observed, tools = result.observation.tokens, result.observation.tools
-    if observed is None and not result.trajectories:
-        return None
     sequences: list[TokenObservation] = []
     # The observed sequence is nearly always one of a trajectory.
     for tokens in (observed, *(item.tokens for item in result.trajectories)):
