@@ -42,6 +42,7 @@ BUILT_IN = {
 }
 
 PREFIXES = {
+    "harbor": "harbor:HarborRegistryEvaluator",
     "inspect": "inspect:InspectEvaluator",
     "openenv": "openenv:OpenEnvEvaluator",
     "verifiers": "verifiers:VerifiersEvaluator",

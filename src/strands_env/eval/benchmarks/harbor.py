@@ -6,10 +6,12 @@ see `docs/containers.md`.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,6 +23,7 @@ from strands_env.eval.errors import DatasetError, EvalError
 from strands_env.eval.run.benchmark import Benchmark, Row
 from strands_env.eval.sample import EvalSample
 from strands_sglang.cache import cache_folder
+from strands_sglang.exceptions import install_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +131,48 @@ class SWEBenchVerifiedEvaluator(HarborEvaluator):
     repository = TaskRepository(
         url="https://github.com/laude-institute/harbor-datasets", folder="datasets/swebench-verified"
     )
+
+
+class HarborRegistryEvaluator(HarborEvaluator):
+    """Tasks of a Harbor registry by name, as `harbor download` takes it: `harbor:ORG/NAME@REF`."""
+
+    has_local_rows = False
+
+    def known_tasks(self) -> Sequence[Action]:
+        """None: fetching them may take long."""
+        self._program()
+        return ()
+
+    def rows(self) -> Iterator[Row]:
+        """A row per task, from the cache of this package; fetched with `harbor download` where they are not there yet.
+
+        Only a whole data set appears under its name there. Remove its folder to fetch it again.
+        """
+        name = self.benchmark_name.partition(":")[2]
+        place = cache_folder() / "tasks" / "registry" / re.sub(r"[^\w.@-]+", "+", name)
+        if not place.exists():
+            unfinished = place.with_name(f"{place.name}.part")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+            command = [self._program(), "download", name, "--output-dir", str(unfinished)]
+            process = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+            if process.returncode != 0:
+                said = process.stderr.strip() or process.stdout.strip()
+                told = " ".join(said.rpartition("Error: ")[2][-300:].split())
+                raise DatasetError(f"'harbor download {name}' failed: {told}; is that its name in the registry?")
+            unfinished.rename(place)
+        found = sorted(path.parent for path in place.rglob("task.toml"))
+        for folder in (each for each in found if not any(other in each.parents for other in found)):
+            yield {**_row(folder), "work": None}
+
+    def _program(self) -> str:
+        if self.data_path is not None:
+            raise DatasetError(f"{self.benchmark_name} brings its own tasks: leave out data_path (--data)")
+        beside = Path(sys.executable).with_name("harbor")
+        program = str(beside) if beside.exists() else shutil.which("harbor")
+        if program is None:
+            raise DatasetError(f"tasks of a registry are fetched with the program harbor: {install_command('harbor')}")
+        return program
 
 
 def task_folders(root: Path) -> list[Path]:

@@ -587,3 +587,32 @@ def test_entry_points_of_other_packages(monkeypatch, clean_registry):
         get_benchmark("wrong")
     states = {info.name: info.is_available for info in describe_benchmarks() if info.name in points}
     assert states == {"theirs": True, "broken": False, "wrong": False}
+
+
+# ---- a registry of Harbor --------------------------------------------------------------------------------------------
+
+DOWNLOAD = """#!/bin/sh
+echo "$@" >> "$0.log"
+[ "$2" = org/none ] && { echo "Error: Dataset org/none not found" >&2; exit 1; }
+mkdir -p "$4/sums/one/environment" "$4/sums/two"
+for task in one two; do echo Do it. > "$4/sums/$task/instruction.md"; : > "$4/sums/$task/task.toml"; done
+: > "$4/sums/one/environment/task.toml"
+"""
+
+
+def test_a_name_of_harbors_registry_is_fetched_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "harbor"
+    program.parent.mkdir()
+    monkeypatch.setenv("STRANDS_ROLLOUT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "executable", str(program.with_name("python")))
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    with pytest.raises(DatasetError, match=r"the program harbor: .*harbor"):
+        get_benchmark("harbor:org/sums@1")(dict).known_tasks()
+    program.write_text(DOWNLOAD)
+    program.chmod(0o755)
+    for _ in range(2):
+        tasks = list(get_benchmark("harbor:org/sums@1")(dict).load_dataset())
+        assert [(task.task_context.id, task.message) for task in tasks] == [("one", "Do it."), ("two", "Do it.")]
+    assert len(program.with_name("harbor.log").read_text().splitlines()) == 1
+    with pytest.raises(DatasetError, match="Dataset org/none not found; is that its name"):
+        list(get_benchmark("harbor:org/none")(dict).load_dataset())
