@@ -110,7 +110,7 @@ def resolve_training(arguments: Mapping[str, Any]) -> tuple[EvalOptions, TrainOp
     saved: dict[str, Any] = {}
     if arguments["resume"] and (folder / SAVED).exists():
         saved = read_run_file(folder / SAVED)
-    elif arguments["resume"] and (folder / NAME).exists():
+    elif arguments["resume"] and _is_begun(folder):
         raise EvalError(f"{str(folder)!r} has lost its {SAVED}, so its options are unknown: bring the file back")
     elif arguments["resume"]:
         note("train", f"there is nothing to resume at {str(folder)!r}: a new training is started")
@@ -168,9 +168,11 @@ def _opened(folder: Path, *, resume: bool) -> Iterator[TrainingLog]:
     Raises:
         EvalError: There is something else in the folder, or it is to be continued.
     """
-    is_there = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
-    if is_there and not (folder / NAME).exists():
-        raise EvalError(f"{str(folder)!r} holds something else than a training: give another --output")
+    is_there = _is_begun(folder)
+    if folder.exists() and not is_there:  # what a kill left behind before the first rollout is nobody's
+        names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
+        if any(name not in (NAME, SAVED) and not name.startswith(f".{SAVED}") for name in names):
+            raise EvalError(f"{str(folder)!r} holds something else than a training: give another --output")
     if is_there and not resume:
         raise EvalError(f"{str(folder)!r} holds a training: continue it with --resume, or give another --output")
     with TrainingLog(folder) as log:
@@ -180,6 +182,12 @@ def _opened(folder: Path, *, resume: bool) -> Iterator[TrainingLog]:
             if not is_there and not any(folder.glob("step-*/results.jsonl")):
                 shutil.rmtree(folder, ignore_errors=True)
             raise
+
+
+def _is_begun(folder: Path) -> bool:
+    """True for the folder of a training with a finished step, or rollouts of its first one."""
+    log = folder / NAME
+    return log.is_file() and (log.stat().st_size > 0 or any(folder.glob("step-*")))
 
 
 @contextmanager
@@ -195,7 +203,7 @@ def _explained(folder: Path) -> Iterator[None]:
     except (CheckpointError, StoreError, OSError) as error:
         if isinstance(error, StoreError) and not isinstance(error.__cause__, OSError):
             raise
-        raise CommandError(f"{error}; {kept}: make room, then continue with --resume", Exit.REFUSED) from error
+        raise CommandError(f"{error}; {kept}: fix the cause, then continue with --resume", Exit.REFUSED) from error
 
 
 def _cut_to_saved(log: TrainingLog, folder: Path) -> int:

@@ -93,8 +93,8 @@ class DisagreementError(RuntimeError):
     """The trainer's log-probabilities are not those that were sampled: it would train another policy."""
 
 
-MICRO_BATCH = 8
-"""Most sequences of one backward pass."""
+MICRO_BATCH = 4
+"""Most sequences of one backward pass: what bounds the memory."""
 MAX_GAP = 0.01
 """Nats by which a token's log-probability may differ between sampler and trainer; in float32 they differ by 1e-5."""
 

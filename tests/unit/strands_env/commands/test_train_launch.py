@@ -7,8 +7,10 @@ import re
 import pytest
 
 from strands_env.commands import train as train_command
+from strands_env.commands import train_run
 from strands_env.commands.cli import main
 from strands_env.core import Environment
+from strands_env.eval import EvalError
 from strands_env.testing import ScriptedModel
 from tests.conftest import ROOT
 
@@ -109,7 +111,17 @@ def test_without_trl_it_is_one_sentence(missing, data, monkeypatch, capsys):
 def test_a_folder_of_another_kind_and_one_with_a_training_stay_as_they_are(made, why, data, tmp_path, capsys):
     pytest.importorskip("trl")
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / made).write_text("")
+    (tmp_path / "out" / made).write_text("something")
     status, _, said = train(capsys, "--env", f"{HOOKS}:two_digits", "--data", data, "-o", str(tmp_path / "out"))
     assert (status, why in said, said.count("\n")) == (2, True, 1), said
     assert [path.name for path in (tmp_path / "out").iterdir()] == [made]
+
+
+def test_what_a_kill_leaves_before_the_first_rollout_is_begun_anew(tmp_path):
+    for made in ("training.jsonl", "run.yaml", ".run.yaml.5f3a"):
+        (tmp_path / made).write_text("")
+        with train_run._opened(tmp_path, resume=False) as log:
+            assert log.steps == []
+    (tmp_path / "step-1").mkdir()
+    with pytest.raises(EvalError, match="holds a training"), train_run._opened(tmp_path, resume=False):
+        pass
