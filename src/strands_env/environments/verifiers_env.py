@@ -175,7 +175,8 @@ class VerifiersEnvironment(Environment):
         env, task = self._env(), self._task(action)
         async with session_of(agent, join_equal=False, key="EMPTY") as session:
             first_turn = len(session.conversation.forest.turns)
-            # A client of verifiers reads its key from an environment variable, or says EMPTY: the address is secret.
+            # A client of verifiers reads its key from an environment variable, or says EMPTY. This gateway serves one
+            # episode, and this machine only.
             client = EvalClientConfig(base_url=session.base_url, api_key_var="STRANDS_ENV_NO_KEY")
             context = ModelContext(model="policy", client=client)
             self._episode = playing = asyncio.create_task(self._play(env, task, context))
