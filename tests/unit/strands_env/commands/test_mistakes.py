@@ -74,7 +74,7 @@ def run(command: Callable[[list[str]], int], arguments: list[str]) -> int:
         ("strands-sglang gateway --model tiny --chat-template /no/file", "no such file: '/no/file'"),
         ("strands-sglang gateway --context-length 0", "at least 1, got '0'"),
         ("strands-sglang doctor tinyy", "did you mean 'tiny'"),
-        ("strands-env evl arithmetic", "unknown 'evl' (did you mean 'eval'?); choose one of eval, compare"),
+        ("strands-env evl arithmetic", "unknown 'evl' (did you mean 'eval'?); choose one of eval, train, compare"),
         (
             "strands-env eval arithmetic --record run.rec",
             "--record is gone: give the model a strands_sglang.backends.Rec",
