@@ -25,12 +25,10 @@ def run(args: argparse.Namespace) -> int:
         logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # its retries; the error says the same
         logging.getLogger("strands").setLevel(logging.CRITICAL)  # calls of unknown tools are data, and in the results
         logging.getLogger("strands_env.rewards.proof").setLevel(logging.WARNING)
-    from strands_env.commands.recipe.names import check_names
-    from strands_env.commands.recipe.run_file import with_run_file
+    from strands_env.commands.recipe.names import checked_arguments
 
     with explain_errors():
-        arguments = with_run_file(vars(args))
-        check_names(arguments)
+        arguments = checked_arguments(vars(args))
     from strands_env.commands.eval_run import run_benchmark
 
     return run_benchmark(arguments)

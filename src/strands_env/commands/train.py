@@ -19,12 +19,10 @@ def run(args: argparse.Namespace) -> int:
         warnings.simplefilter("ignore")  # of TRL, of its own interface
         for name in ("strands", "huggingface_hub"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-    from strands_env.commands.recipe.names import check_names
-    from strands_env.commands.recipe.run_file import with_run_file
+    from strands_env.commands.recipe.names import checked_arguments
 
     with explain_errors():
-        arguments = with_run_file(vars(args))
-        check_names(arguments)
+        arguments = checked_arguments(vars(args))
     is_here = arguments["trainer"] in (None, "trl") and not arguments["dry_run"]
     if is_here and (missing := [name for name in ("torch", "trl") if find_spec(name) is None]):
         raise CommandError(f"training needs {missing[0]}: {install_command('train')}", Exit.USAGE)

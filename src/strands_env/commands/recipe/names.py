@@ -30,6 +30,26 @@ ENVIRONMENTS = {
 """Environment hooks that have a name, and where they are."""
 
 
+def is_run_file(name: str | None) -> bool:
+    """True for the name of a YAML file."""
+    return name is not None and Path(name).suffix in (".yaml", ".yml")
+
+
+def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a command, with the options of a file of a run that they name; see `with_run_file`.
+
+    Raises:
+        EvalError: The file is wrong, or a name is wrong at first sight.
+    """
+    merged = dict(arguments)
+    if merged.get("from_run") is not None or is_run_file(merged.get("benchmark")):
+        from strands_env.commands.recipe.run_file import with_run_file  # it loads the SDK
+
+        merged = with_run_file(merged)
+    check_names(merged)
+    return merged
+
+
 def check_names(arguments: Mapping[str, Any]) -> None:
     """Refuse benchmark, environment, reward and files of a command that are wrong at first sight.
 

@@ -30,7 +30,7 @@ from pydantic import (
     create_model,
 )
 
-from strands_env.commands.recipe.names import DATA
+from strands_env.commands.recipe.names import DATA, is_run_file
 from strands_env.core.jsonable import lacks_secrets
 from strands_env.eval.errors import EvalError
 from strands_env.eval.options import (
@@ -50,7 +50,6 @@ from strands_env.training.log import NAME as LOG
 from strands_sglang.command_line import json_object, non_negative, number, positive
 from strands_sglang.hints import did_you_mean
 
-SUFFIXES: Final = (".yaml", ".yml")
 SAVED: Final = "run.yaml"
 """Name of the file in the folder of a training."""
 _KINDS: Final[Mapping[Any, Any]] = {
@@ -131,11 +130,6 @@ for _tag, _pattern, _first in (
     ("float", r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan", list("-+0123456789.")),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
-
-
-def is_run_file(name: str | None) -> bool:
-    """True for the name of a YAML file."""
-    return name is not None and Path(name).suffix in SUFFIXES
 
 
 def read_run_file(path: str | Path) -> dict[str, Any]:
