@@ -375,18 +375,19 @@ class Callers:
             event.cancel_tool = answer
 
     async def _report_refused_result(self, event: AfterToolCallEvent[Any]) -> None:
-        model, content = self._model(), event.result.get("content")
-        if model is None or model.config["refused_results"] != RefusedResults.REPORT:
+        content, conversation = event.result.get("content"), getattr(self._model(), "conversation", None)
+        if conversation is None or conversation.config["refused_results"] != RefusedResults.REPORT:
             return
         # Most results are one plain text, and to read each of them here would cost 80 calls of our code a turn.
         if type(content) is list and [*map(type, content)] == [dict] and [*content[0]] == ["text"]:
-            text, is_any_text_shown = content[0]["text"], model.config["control_tokens"] != ControlTokens.ERROR
+            text = content[0]["text"]
+            is_any_text_shown = conversation.config["control_tokens"] != ControlTokens.ERROR
             if is_any_text_shown and type(text) is str and text.isascii():
                 return
         with suppress(MessageConversionError):  # the problem of each block is found below
-            await model.read_images([read_message({"role": "user", "content": [{"toolResult": event.result}]})])
+            await conversation.read_images([read_message({"role": "user", "content": [{"toolResult": event.result}]})])
         tools = event.agent.tool_registry.get_all_tool_specs()
-        find_problem = partial(model.find_problem, role="tool", tools=tools)
+        find_problem = partial(conversation.find_problem, role="tool", tools=tools)
         event.result = cast(ToolResult, report_refused(event.result, find_problem))
 
 

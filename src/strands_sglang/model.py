@@ -1,7 +1,7 @@
 """`TokenModel`, known as `SGLangModel` too: the Strands model provider that keeps exact token trajectories.
 
-A `Conversation` that the SDK can call: the SDK's history goes in, the SDK's stream events come out. What is the SDK's
-own stays here: who calls, its events, its cancel signal, and the hook that answers malformed calls.
+It has a `Conversation`, which the SDK can call through it: the SDK's history goes in, the SDK's stream events come out.
+What is the SDK's own stays here: who calls, its events, its cancel signal, and the hook that answers malformed calls.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import base64
 import json
 import logging
 import threading
-from collections.abc import AsyncGenerator
-from functools import cached_property
-from typing import Any, TypeVar, cast
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, NoReturn, TypeVar, Unpack, cast
 
 import pydantic
 from strands.models import Model
@@ -20,6 +19,7 @@ from strands.types.content import Messages, SystemContentBlock
 from strands.types.streaming import StreamEvent
 from strands.types.tools import ToolChoice, ToolSpec
 
+from .backends import Backend, GenerateClient
 from .callers import Callers, NamedOptions
 from .conversation import Conversation, SampledTurn, TurnRequest
 from .conversation.limits import CallCancelled
@@ -30,10 +30,14 @@ from .conversation.messages import (
     sort_tool_results,
     system_text,
 )
-from .conversation.model_options import MalformedCalls, SGLangConfig
+from .conversation.model_options import MalformedCalls, ModelOptions, SGLangConfig
 from .conversation.reply import read_constrained
+from .exceptions import explain_arguments
 from .spans import note_turn
-from .trajectory import LengthLimit, TokenManager, join_routed_experts
+from .tokenizer import Tokenizer
+from .tool_parsers import ToolParser
+from .trajectory import LengthLimit, TokenManager, Trajectory, join_routed_experts
+from .trajectory.images import Processor
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +46,7 @@ T = TypeVar("T", bound=pydantic.BaseModel)
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
-class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have types, those of other models none
+class TokenModel(Model):
     """A Strands model over any backend that samples token by token: SGLang, vLLM, the embedded engine.
 
     The ids of every call are the ids of a path already held, followed by a delta rendered by the model's own chat
@@ -65,21 +69,72 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
         **options: Sampling parameters, what to return, budgets and policies: see `SGLangConfig`. They can be changed by
             `update_config`.
 
+    Attributes:
+        conversation: The episode: its forest, prompts, budgets and call ids.
+        forest: All turns of the episode.
+        rollout: The linear view of the current trajectory.
+
     Raises:
         TypeError: An unknown option, neither or both of `client` and `base_url`, or a `tool_parser` of another type.
         ValueError: An option has a wrong value, or no parser has the name.
     """
 
-    _as_options = NamedOptions
+    @explain_arguments
+    def __init__(
+        self,
+        *,
+        tokenizer: Tokenizer,
+        client: Backend | GenerateClient | None = None,
+        base_url: str | None = None,
+        tool_parser: ToolParser | str | None = None,
+        chat_template: str | None = None,
+        stop_tokens: Sequence[str] = (),
+        vocab_size: int | None = None,
+        processor: Processor | None = None,
+        tool_call_parser: ToolParser | str | None = None,
+        **options: Unpack[ModelOptions],
+    ) -> None:
+        self.conversation = Conversation(
+            tokenizer=tokenizer,
+            client=client,
+            base_url=base_url,
+            tool_parser=tool_call_parser if tool_parser is None else tool_parser,
+            chat_template=chat_template,
+            stop_tokens=stop_tokens,
+            vocab_size=vocab_size,
+            processor=processor,
+            **options,
+        )
+        self.forest = self.conversation.forest
+        self.rollout = TokenManager(self.forest, on_reset=self.reset)
+        self._callers = Callers(self, self.forest)
 
-    @cached_property
-    def _callers(self) -> Callers:
-        return Callers(self, self.forest)
+    def __reduce__(self) -> NoReturn:
+        self.conversation.__reduce__()
 
     @property
-    def conversation(self) -> Conversation:
-        """The model as the conversation that it is."""
-        return self
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that was given."""
+        return self.conversation.tokenizer
+
+    @property
+    def client(self) -> Backend | GenerateClient:
+        """The generation backend. Another one may take its place between calls."""
+        return self.conversation.client
+
+    @client.setter
+    def client(self, client: Backend | GenerateClient) -> None:
+        self.conversation.client = client
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """Every path of the episode; each sampled token carries loss in exactly one of them."""
+        return self.conversation.trajectories
+
+    @property
+    def tool_parse_errors(self) -> dict[str, int]:
+        """Number of malformed calls per tool name in this episode."""
+        return self.conversation.tool_parse_errors
 
     @property
     def token_manager(self) -> TokenManager:
@@ -104,16 +159,25 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
 
     def reset(self) -> None:
         """Start a new episode: trajectories, call ids and budgets start over; calls in flight are dropped."""
-        super().reset()
+        self.conversation.reset()
         self._callers.reset()
 
     def watch_agent(self, agent: Any) -> None:
         """Know an agent before its first call: needed where its tools run before it, after a restored history."""
         self._callers.watch(agent)
 
+    @property
+    def config(self) -> SGLangConfig:
+        """The options in force."""
+        return cast("SGLangConfig", NamedOptions(self.conversation.config))
+
     def get_config(self) -> SGLangConfig:
         """The options in force."""
-        return self.config
+        return self.conversation.config
+
+    def update_config(self, **changes: Unpack[ModelOptions]) -> None:  # type: ignore[override]  # they have types
+        """Change options, with the errors of the constructor. A changed template argument starts a new path."""
+        self.conversation.update_config(**changes)
 
     format_content_block = staticmethod(format_content_block)
     format_messages = staticmethod(format_messages)
@@ -167,7 +231,7 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
             **caller.origin,
         )
         try:
-            sampled = await self.turn(request, cancel_signal=cancel_signal)
+            sampled = await self.conversation.turn(request, cancel_signal=cancel_signal)
         except CallCancelled:
             return  # a stream without messageStop: the SDK reports the cancellation
         note_turn(sampled.turn)
@@ -198,11 +262,11 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
             as_root=True,
             **caller.origin,
         )
-        prepared = await self.prepare_aside(request)
-        sampled = await self.sample(prepared)
+        prepared = await self.conversation.prepare_aside(request)
+        sampled = await self.conversation.sample(prepared)
         self._callers.note_sampled(caller, sampled.turn)
         completion = sampled.turn.completion
-        text = self.decode(completion)
+        text = self.conversation.decode(completion)
         yield {"output": read_constrained(output_model, completion, text, open=prepared.prompt.open)}
 
     async def count_tokens(
@@ -214,7 +278,7 @@ class TokenModel(Conversation, Model):  # type: ignore[misc]  # options have typ
     ) -> int:
         """Number of tokens of a history: exact for what is held, a guess by length for the rest. Nothing is encoded."""
         system = system_prompt if system_prompt_content is None else system_prompt_content
-        return self.estimate_tokens(messages, tool_specs or (), system)
+        return self.conversation.estimate_tokens(messages, tool_specs or (), system)
 
 
 def _events(sampled: SampledTurn) -> list[StreamEvent]:

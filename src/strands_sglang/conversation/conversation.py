@@ -21,7 +21,7 @@ import uuid
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NoReturn, Unpack
+from typing import Any, NoReturn, Unpack
 
 from strands.types.tools import ToolSpec
 
@@ -72,8 +72,6 @@ class Conversation:
     `generate` (the embedded engine, a scripted fake).
     """
 
-    _as_options: ClassVar[Any] = dict
-
     @explain_arguments
     def __init__(
         self,
@@ -104,7 +102,7 @@ class Conversation:
             client = make_client(address)
         assert client is not None  # exactly one of the two
         self.client: Backend | GenerateClient = client
-        self.config: SGLangConfig = self._as_options(merge_options(DEFAULTS, options, self.backend))
+        self.config: SGLangConfig = merge_options(DEFAULTS, options, self.backend)
         self.forest = TrajectoryForest(has_memory=FastPath.HISTORY_MEMORY.is_on)
         self.rollout = TokenManager(self.forest, on_reset=self.reset)
         self._tokens = TokenizerAdapter(tokenizer, stop_tokens)
@@ -173,7 +171,7 @@ class Conversation:
 
     def update_config(self, **changes: Unpack[ModelOptions]) -> None:
         """Change options, with the errors of the constructor. A changed template argument starts a new path."""
-        self.config = self._prompts.options = self._as_options(merge_options(self.config, changes, self.backend))
+        self.config = self._prompts.options = merge_options(self.config, changes, self.backend)
 
     # ---- a turn ------------------------------------------------
 

@@ -253,7 +253,7 @@ async def test_nodes_of_a_graph_and_a_program_work_for_nobody() -> None:
     builder.add_node(make_agent(model, name="b"), "b")
     builder.add_edge("a", "b")
     await builder.build().invoke_async("go")
-    await model.turn(TurnRequest(messages=[{"role": "user", "content": [{"text": "hi"}]}]))
+    await model.conversation.turn(TurnRequest(messages=[{"role": "user", "content": [{"text": "hi"}]}]))
     assert [(path.agent_name, path.role, path.parent) for path in model.trajectories] == [
         ("a", "main", None), ("b", "main", None), (None, "main", None),
     ]  # fmt: skip
