@@ -466,7 +466,7 @@ async def test_each_of_several_steps_at_once_has_its_own_task_and_inner_episodes
 
                 def ask_inner() -> str:
                     """Read both tasks."""
-                    return f"{self.action.text} > {inner.action.text}"
+                    return f"[{self.action.text}] around [{inner.action.text}]"
 
                 result = await inner.rollout(Action(message=f"inner {self.action.text}"))
                 return str(result.observation.messages[2]["content"])
@@ -476,7 +476,7 @@ async def test_each_of_several_steps_at_once_has_its_own_task_and_inner_episodes
     env = Shared(model_factory=lambda: ScriptedModel([call("ask"), "ok"]))
     results = await asyncio.gather(*(env.step(Action(message=f"task {i}")) for i in range(3)))
     for i, result in enumerate(results):
-        assert f"task {i} > inner task {i}" in str(result.observation.messages[2]), result
+        assert f"[task {i}] around [inner task {i}]" in str(result.observation.messages[2]), result
 
 
 async def test_without_a_rollout_a_reset_without_the_parameter_comes_before_the_task() -> None:
