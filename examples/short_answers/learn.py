@@ -12,7 +12,7 @@ from pathlib import Path
 
 from strands_env.commands.cli import main
 from strands_env.eval import read_scores, summarize
-from strands_env.training.log import read_training
+from strands_env.training import read_training
 
 
 def held_out_reward(output: Path, *model: str) -> float:

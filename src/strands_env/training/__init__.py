@@ -8,6 +8,7 @@ from .advantages import group_advantages, turn_advantages, weigh_rollouts
 from .build import samples_from_model, samples_from_step
 from .driver import collect_rollouts
 from .export import image_inputs
+from .log import TrainingLogError, read_training
 from .sample import InvalidSampleError, TrainingSample, load_samples, save_samples
 from .teacher import score_with_teacher
 from .tree import RolloutTree, TreeNode
@@ -16,12 +17,14 @@ __all__ = [
     "InvalidSampleError",
     "RolloutTree",
     "SamplingMask",
+    "TrainingLogError",
     "TrainingSample",
     "TreeNode",
     "collect_rollouts",
     "group_advantages",
     "image_inputs",
     "load_samples",
+    "read_training",
     "samples_from_model",
     "samples_from_step",
     "save_samples",
