@@ -185,9 +185,7 @@ def stands_on_harbor(name: str) -> bool:
 def needs_extra(name: str) -> bool:
     """True for a module that needs a package of an extra."""
     is_mathematics = ".mathematics" in name or name.endswith(".math_worker")  # its worker alone imports it
-    is_of_others = (
-        name.endswith((".environments.strands_harness", ".verifiers_env")) or ".environments.inspect.inspect_" in name
-    )
+    is_of_others = name.endswith((".environments.strands_harness", ".verifiers_env")) or ".inspect_" in name
     return stands_on_torch(name) or stands_on_harbor(name) or is_mathematics or is_of_others
 
 

@@ -59,6 +59,12 @@ _STOP_REASONS = {
     "operator": "interrupt",
 }
 """Stop reasons for limits of inspect; those of time and messages are errors here."""
+LIMITS = {
+    "message": TerminationReason.MAX_MESSAGES_REACHED,
+    **dict.fromkeys(("time", "working"), TerminationReason.TASK_TIME_LIMIT_REACHED),
+    **{name: TerminationReason.from_stop_reason(reason) for name, reason in _STOP_REASONS.items()},
+}
+"""Ends for limits of inspect."""
 _WORDS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 """Numbers for values of scores, as inspect counts them."""
 _NOT_GRADED = frozenset({"grader_failed", "scoring_failed"})
@@ -93,7 +99,7 @@ class InspectReward(RewardFunction):
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
         """Have the running episode scored, else play the reply again."""
         if (episode := _episode.get()) is not None:
-            return self._read(await episode.score())
+            return read_scores(await episode.score(), self.score)
         replies = [each for each in step_result.observation.messages if each["role"] == "assistant"]
         if len(replies) > 1 or any("toolUse" in block for each in replies for block in each["content"]):
             return RewardResult(reward=None, info={"reason": "only its own episode can score several turns"})
@@ -102,32 +108,32 @@ class InspectReward(RewardFunction):
         await self.task.start(episode)
         try:
             await asyncio.shield(episode.solved)
-            return self._read(await episode.score())
+            return read_scores(await episode.score(), self.score)
         finally:
-            await episode.close()
+            await self.task.finish(episode)
 
-    def _read(self, scores: Mapping[str, Score]) -> RewardResult:
-        values: dict[str, Any] = {}
-        for name, score in scores.items():
-            if isinstance(score.value, Mapping):
-                values |= {f"{name}.{key}": value for key, value in score.value.items()}
-            else:
-                values[name] = score.value
-        chosen = self.score or (next(iter(values)) if len(values) == 1 else None)
-        if chosen is None or chosen not in values:
-            given = "no scorer" if not values else f"the scores {', '.join(values)}"
-            wanted = "several: name one" if chosen is None else f"not {chosen!r}: give one of these"
-            raise ValueError(f"the task {self.task.name!r} gives {given}, {wanted} with score= (--env-config)")
-        score = scores[chosen] if chosen in scores else scores[chosen.rpartition(".")[0]]
-        if score.reason in _NOT_GRADED:
-            raise RuntimeError(
-                f"the scorer {chosen!r} could not grade: {score.reason}: {score.explanation or ''}"[:500]
-            )
-        info: dict[str, Any] = {"scores": values, "answer": score.answer, "explanation": score.explanation}
-        reward = _number(values[chosen])
-        if reward is None:
-            info["reason"] = score.reason or f"the score is {values[chosen]!r:.100}, which is no number"
-        return RewardResult(reward=reward, info={key: value for key, value in info.items() if value is not None})
+
+def read_scores(scores: Mapping[str, Score], chosen: str | None = None) -> RewardResult:
+    """The reward of a sample's scores, of which one is chosen; raises where they are none."""
+    values: dict[str, Any] = {}
+    for name, score in scores.items():
+        if isinstance(score.value, Mapping):
+            values |= {f"{name}.{key}": value for key, value in score.value.items()}
+        else:
+            values[name] = score.value
+    chosen = chosen or (next(iter(values)) if len(values) == 1 else None)
+    if chosen is None or chosen not in values:
+        given = "no scorer" if not values else f"the scores {', '.join(values)}"
+        wanted = "several: name one" if chosen is None else f"not {chosen!r}: give one of these"
+        raise ValueError(f"the task gives {given}, {wanted} with score= (--env-config)")
+    score = scores[chosen] if chosen in scores else scores[chosen.rpartition(".")[0]]
+    if score.reason in _NOT_GRADED:
+        raise RuntimeError(f"the scorer {chosen!r} could not grade: {score.reason}: {score.explanation or ''}"[:500])
+    info: dict[str, Any] = {"scores": values, "answer": score.answer, "explanation": score.explanation}
+    reward = _number(values[chosen])
+    if reward is None:
+        info["reason"] = score.reason or f"the score is {values[chosen]!r:.100}, which is no number"
+    return RewardResult(reward=reward, info={key: value for key, value in info.items() if value is not None})
 
 
 def _number(value: Any) -> float | None:
@@ -203,7 +209,7 @@ class InspectEnvironment(Environment):
         """End the sample and its sandbox."""
         episode, self._episode = self._episode, None
         if episode is not None:
-            await episode.close()
+            await self.task.finish(episode)
 
     async def interact(self, agent: Agent, action: Action) -> AgentResult:
         """Have the sample's solver play."""

@@ -41,6 +41,8 @@ PROVIDER = "strands-rollout"
 """Name of the provider: `inspect eval task.py --model strands-rollout/smollm2`."""
 
 _OPTIONS = SessionOptions(client_sampling=True)  # the model's own sampling parameters come first
+to_be_saved: WeakKeyDictionary[Transcript, tuple[Seat, str]] = WeakKeyDictionary()
+"""The seats of samples that are to be saved, and where."""
 _current: ContextVar[Callable[[], Seat]] = ContextVar("strands_env_inspect_seat")
 
 
@@ -192,6 +194,7 @@ class StrandsRolloutAPI(ModelAPI):
         base_url: The server, for backends that have one.
         model_args: `backend` (`local`, or `sglang` where there is a `base_url`), `tokenizer`, and options of the model,
             such as `tool_parser` and `chat_template_kwargs` (on the command line, `-M backend=vllm`).
+        results: Folder or `.jsonl` to which finished samples are written, as a run that `strands-env export` reads.
         model_factory: Makes the models, instead of all these.
         seat: Gives the seat of a call, where others than the provider make the models.
     """
@@ -207,6 +210,7 @@ class StrandsRolloutAPI(ModelAPI):
         seat: Callable[[], Seat] | None = None,
         backend: str | None = None,
         tokenizer: str | None = None,
+        results: str | None = None,
         **options: Any,
     ) -> None:
         super().__init__(model_name, base_url, api_key, [], config or GenerateConfig())
@@ -219,12 +223,14 @@ class StrandsRolloutAPI(ModelAPI):
                 raise ValueError(f"backend={name!r}: the backends with exact tokens are {', '.join(exact)}")
             place: dict[str, Any] = {"sglang_base_url": base_url, "model_id": model_name, "tokenizer": tokenizer}
             model_factory = model_factory_from_args(name, **place, **{"sampling_params": {}, **options})
-        self._factory = model_factory
+        self._factory, self._results = model_factory, results
 
     def _seat_of_sample(self) -> Seat:
         assert self._factory is not None
         if (seat := self._seats.get(transcript())) is None:
             seat = self._seats[transcript()] = Seat(conversation_of(self._factory()))
+            if self._results is not None:
+                to_be_saved[transcript()] = seat, self._results
         return seat
 
     async def generate(

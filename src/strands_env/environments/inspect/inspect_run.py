@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 PROBE_SECONDS = 60
 """Time in which a sandbox has to answer, or is taken for lost."""
+ENDING_SECONDS = 10
+"""Time in which a run without episodes has to end."""
 _KEY = "strands_rollout"
 _NO_LIMIT = 1_000_000  # episodes are bounded by who starts them
 
@@ -321,8 +323,8 @@ class InspectRun(TaskSource):
 
     async def settle(self) -> None:
         """Wait for the end of a run that is ending."""
-        while self._is_closing.is_set() and self._work is not None:
-            await asyncio.wait([self._work])
+        if self._is_closing.is_set() and self._work is not None:
+            await asyncio.wait([self._work], timeout=ENDING_SECONDS)
 
     def _release(self, done: asyncio.Future[None]) -> None:
         self._under_way -= 1

@@ -77,6 +77,11 @@ class InspectTask:
         """Start an episode in this process's run of inspect."""
         await InspectRun.current().start(self.key, lambda: Feed(self.key, self.task, self.model_roles), episode)
 
+    async def finish(self, episode: InspectEpisode) -> None:
+        """End an episode, and the run of inspect with the last one: an event loop may close behind it."""
+        await episode.close()
+        await InspectRun.current().settle()
+
     def actions(self) -> Iterator[Action]:
         """The samples as tasks of ours."""
         for name, sample in self.samples.items():

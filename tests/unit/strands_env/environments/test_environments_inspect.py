@@ -40,6 +40,7 @@ from strands_env.core import Action, Outcome, TaskContext, TerminationReason
 from strands_env.environments import InspectEnvironment
 from strands_env.environments.inspect import InspectReward, InspectTaskError
 from strands_env.eval import read_results
+from strands_env.training import samples_from_step
 from strands_sglang import SGLangModel
 from strands_sglang.exceptions import BackendConnectionError
 from strands_sglang.testing import Reply, ScriptedClient
@@ -98,7 +99,9 @@ def task_of(solver: Any, score: Any = None, **options: Any) -> Task:
     return Task(dataset=[sample], solver=solver, scorer=score or includes(), name="sums", **options)
 
 
-async def evaluate(task: Task, replies: Any, folder: Path, **options: Any) -> tuple[Any, Recorder, list[Any]]:
+async def evaluate(
+    task: Task, replies: Any, folder: Path, *, results: str | None = None, **options: Any
+) -> tuple[Any, Recorder, list[Any]]:
     """inspect's own evaluation of a task with our provider."""
     client, models = Recorder(replies), []
 
@@ -106,7 +109,7 @@ async def evaluate(task: Task, replies: Any, folder: Path, **options: Any) -> tu
         models.append(SGLangModel(client=client, tokenizer=tokenizer()))
         return models[-1]
 
-    model = get_model("strands-rollout/policy", memoize=False, model_factory=make)
+    model = get_model("strands-rollout/policy", memoize=False, model_factory=make, results=results)
     (log,) = await eval_async(
         task, model, log_dir=str(folder), score_display=False, log_level="critical", ctl_server=False, **options
     )
@@ -642,6 +645,25 @@ def test_a_task_is_evaluated_saved_checked_scored_again_and_exported(
     assert command_line(["export", run, "-o", str(tmp_path / "rows.parquet"), "--format", "samples"]) == 0
     assert command_line(["rescore", run, "-q"]) == 0 and "changed     0 of 3" in capsys.readouterr().out
     assert command_line(["check", name, "--reward", "number", "--proof-seconds", "5"]) == 0, capsys.readouterr().out
+
+
+async def test_inspect_eval_saves_a_run_from_which_training_samples_are_exported(tmp_path: Path) -> None:
+    """What `inspect eval ... -M results=FOLDER` does."""
+    run = tmp_path / "run"
+    ends = (R.TASK_COMPLETE, 1.0), (R.MAX_MESSAGES_REACHED, 0.0), (R.REWARD_ERROR, None)
+    tasks = [task_of(generate()), task_of(ADDING, message_limit=4), task_of(generate(), giving({"a": 1, "b": 0}))]
+    for number, (task, replies) in enumerate(zip(tasks, (["42"], ADDS, ["42"]), strict=True)):
+        task.dataset[0].id = f"sum {number}"
+        _, client, models = await evaluate(task, replies, tmp_path, results=str(run))
+        check_exact(client, models)
+    samples = list(read_results(run, with_tokens=True))
+    assert [(each.step_result.end.reason, each.reward) for each in samples] == [*ends]
+    assert [each.prompt_id for each in samples] == ["sum 0", "sum 1", "sum 2"]
+    for each in samples[:2]:
+        assert all(sum(row.loss_mask) for row in samples_from_step(each.step_result))
+    assert samples[0].step_result.observation.final_response == "42"
+    await asyncio.to_thread(command_line, ["export", str(run), "-o", str(tmp_path / "rows.parquet")])
+    assert (tmp_path / "rows.parquet").exists() or find_spec("pyarrow") is None
 
 
 @pytest.mark.parametrize(
