@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from .jsonable import shown_text
-
-if TYPE_CHECKING:
-    from .types import StepResult
 
 MOST_TEXT = 2000
 """Characters of a block that are shown."""
@@ -29,24 +26,19 @@ def table_html(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]
     return f"<div><b>{html.escape(title)}</b><table><thead><tr>{names}</tr></thead><tbody>{lines}</tbody></table></div>"
 
 
-def result_html(result: StepResult) -> str:
-    """The reward, the messages and the tokens of a step."""
-    reward = None if result.reward is None else result.reward.reward
-    metrics = result.observation.metrics
-    title = f"reward {'–' if reward is None else f'{reward:g}'} · {result.termination_reason.value.replace('_', ' ')}"
-    title += f" · {metrics['wall_s']:.1f} s" if isinstance(metrics.get("wall_s"), float) else ""
+def episode_html(title: str, error: object, messages: Iterable[Mapping[str, Any]], paths: Iterable[str]) -> str:
+    """A title, an error (or None), messages, and the HTML of token paths."""
     parts = [f"<div><b>{html.escape(title)}</b></div>"]
-    if result.error is not None:
-        parts.append(f"<pre>{html.escape(str(result.error)[:MOST_TEXT])}</pre>")
+    if error is not None:
+        parts.append(f"<pre>{html.escape(str(error)[:MOST_TEXT])}</pre>")
     style = "white-space:pre-wrap;overflow-wrap:anywhere;border-left:3px solid;padding-left:.6em;margin:.4em 0"
-    for message in result.observation.messages:
+    for message in messages:
         blocks = message.get("content") or []
         texts = "\n".join(_block_text(block)[:MOST_TEXT] for block in blocks)
         is_result = bool(blocks) and all("toolResult" in block for block in blocks)
         role = "tool" if is_result else str(message.get("role"))
         parts.append(f'<div style="{style}"><i>{html.escape(role)}</i>\n{html.escape(texts)}</div>')
-    parts += [trajectory._repr_html_() for trajectory in result.recorded_trajectories]
-    return f"<div>{''.join(parts)}</div>"
+    return f"<div>{''.join((*parts, *paths))}</div>"
 
 
 def _block_text(block: Any) -> str:

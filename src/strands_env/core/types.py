@@ -39,6 +39,7 @@ from strands_sglang.trajectory.tokens import TokenSequence
 from .chat_messages import ChatPrompt, spoken_text
 from .identity import record_arguments
 from .jsonable import JsonValues, PartedModel, StoredModel, decode_stored, exact
+from .notebook import episode_html
 from .termination import End, ErrorRecord, Outcome, TerminationReason, ToolErrorRecord
 
 logger = logging.getLogger(__name__)
@@ -491,9 +492,12 @@ class StepResult(PartedModel, StoredModel):
         self.end = End(self.end.reason, error=error)
 
     def _repr_html_(self) -> str:
-        from .notebook import result_html
-
-        return result_html(self)
+        reward = None if self.reward is None else self.reward.reward
+        seconds = self.observation.metrics.get("wall_s")
+        title = f"reward {'–' if reward is None else f'{reward:g}'} · {self.termination_reason.value.replace('_', ' ')}"
+        title += f" · {seconds:.1f} s" if isinstance(seconds, float) else ""
+        paths = [trajectory._repr_html_() for trajectory in self.recorded_trajectories]
+        return episode_html(title, self.error, self.observation.messages, paths)
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         yield "reward", None if self.reward is None else self.reward.reward

@@ -29,6 +29,8 @@ REWARDS: Final = {
     "number": "strands_env.rewards:NumberReward",
 }
 """Reward functions that have a name, and where they are."""
+DATA: Final = "data"
+"""Name of the benchmark of a file of rows."""
 COLUMNS: Final = {
     "question": ("question", "prompt", "problem", "query", "input", "instruction"),
     "answer": ("answer", "ground_truth", "solution", "output", "target", "label"),
@@ -46,6 +48,11 @@ class GroupPolicy(StrEnum):
     """The prompt has no part in metrics until a resume has filled the gap."""
     STOP = "stop"
     """As DROP, and samples of the prompt that have not started are not started in this run."""
+
+
+def is_run_file(name: str | None) -> bool:
+    """True for the name of a YAML file."""
+    return name is not None and Path(name).suffix in (".yaml", ".yml")
 
 
 def columns_of(text: str) -> dict[str, str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import html
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .views import Trajectory
+from .tokens import TokenSequence
 
 MOST = 2000
 """Tokens that are shown, the newest."""
@@ -20,21 +20,13 @@ _KEY = (
 )
 
 
-def trajectory_html(trajectory: Trajectory) -> str:
-    """The tokens of a path: texts where its tokenizer is known, else ids."""
-    tokens, tokenizer = trajectory.tokens, trajectory.tokenizer
+def tokens_html(tokens: TokenSequence, tokenizer: Any, facts: Iterable[object]) -> str:
+    """The tokens of a path under its facts: texts if the tokenizer is known, otherwise ids."""
     ids = tokens.token_ids_array
     prompt = min(tokens.prompt_length, len(ids))
     first = max(prompt, len(ids) - MOST)
-    facts = [
-        trajectory.agent_name or "agent",
-        f"{len(ids):,} tokens",
-        f"{int(tokens.loss_mask_array.sum()):,} with loss",
-        *([trajectory.finish_reason] if trajectory.finish_reason else []),
-        *(["discarded"] if trajectory.is_discarded else []),
-    ]
     title = f'<div style="margin:.3em 0"><b>{" · ".join(map(html.escape, map(str, facts)))}</b></div>'
-    body = _tokens(trajectory, first, len(ids))
+    body = _tokens(tokens, tokenizer, first, len(ids))
     if first > prompt:
         body = f'<span style="{_SMALL}">({first - prompt:,} tokens before) </span>{body}'
     shown = _decode(tokenizer, ids[max(0, prompt - MOST) : prompt])
@@ -43,14 +35,13 @@ def trajectory_html(trajectory: Trajectory) -> str:
     return f'<div>{title}{folded if prompt else ""}<div style="{style}">{body}</div>{_KEY}</div>'
 
 
-def _tokens(trajectory: Trajectory, start: int, end: int) -> str:
-    tokens = trajectory.tokens
+def _tokens(tokens: TokenSequence, tokenizer: Any, start: int, end: int) -> str:
     ids, sampled = tokens.token_ids_array, np.asarray(tokens.output_mask)
     loss, logprobs = tokens.loss_mask_array, tokens.logprobs_array
     parts = []
     for place in range(start, end):
         token, value = int(ids[place]), float(logprobs[place])
-        text = _decode(trajectory.tokenizer, ids[place : place + 1])
+        text = _decode(tokenizer, ids[place : place + 1])
         style, note = "opacity:.65", f"id {token}"
         if sampled[place]:
             # The root tells 0 from -0.5, where most tokens are; transparent, so that it fits light and dark pages.

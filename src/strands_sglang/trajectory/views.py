@@ -86,9 +86,16 @@ class Trajectory(TokenView):
         return {**self.__dict__, "tokenizer": None}
 
     def _repr_html_(self) -> str:
-        from .html import trajectory_html  # loads NumPy
+        from .html import tokens_html  # loads NumPy
 
-        return trajectory_html(self)
+        facts = [
+            self.agent_name or "agent",
+            f"{len(self.tokens.token_ids):,} tokens",
+            f"{sum(self.tokens.loss_mask):,} with loss",
+            *([self.finish_reason] if self.finish_reason else []),
+            *(["discarded"] if self.is_discarded else []),
+        ]
+        return tokens_html(self.tokens, self.tokenizer, facts)
 
     @classmethod
     def from_turns(

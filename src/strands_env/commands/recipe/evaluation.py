@@ -21,7 +21,6 @@ from strands_env.commands.recipe.factories import (
     make_model_factory,
     takes_model,
 )
-from strands_env.commands.recipe.names import DATA
 from strands_env.commands.recipe.objects import benchmark_of_data, load_evaluator
 from strands_env.commands.recipe.task_files import DataBenchmark, FunctionBenchmark
 from strands_env.core import ModelFactory
@@ -29,7 +28,7 @@ from strands_env.core.backends import BACKENDS
 from strands_env.core.jsonable import lacks_secrets
 from strands_env.eval import Benchmark, EvalError, Evaluator, Executor, Progress
 from strands_env.eval.errors import naming_errors
-from strands_env.eval.options import CONTINUED, OPTIONS, REWARDS, SAMPLING, EvalOptions, flag_of
+from strands_env.eval.options import CONTINUED, DATA, OPTIONS, REWARDS, SAMPLING, EvalOptions, flag_of
 from strands_env.eval.saved import SavedRun
 from strands_sglang import get_tool_parser
 from strands_sglang.backends.engine.own_models import check_model_name

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from strands_env.eval.errors import DatasetError, EvalError
-from strands_env.eval.options import REWARDS
+from strands_env.eval.options import DATA, REWARDS, is_run_file
 from strands_env.eval.registry import BUILT_IN, check_data, has_prefix, list_benchmarks, unknown_benchmark
 from strands_sglang.hints import did_you_mean
 
@@ -21,18 +21,11 @@ HOOK = "create_env_factory"
 """Function a module given as environment hook has to offer."""
 EVALUATOR = "EvaluatorClass"
 """Class a module given as benchmark has to offer."""
-DATA = "data"
-"""Name of the benchmark of a file of rows."""
 ENVIRONMENTS = {
     "harbor": "strands_env.environments.harbor",
     "strands-harness": "strands_env.environments.strands_harness",
 }
 """Environment hooks that have a name, and where they are."""
-
-
-def is_run_file(name: str | None) -> bool:
-    """True for the name of a YAML file."""
-    return name is not None and Path(name).suffix in (".yaml", ".yml")
 
 
 def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,12 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from strands_env.commands.recipe.names import DATA, EVALUATOR, load_object, path_of_reward
+from strands_env.commands.recipe.names import EVALUATOR, load_object, path_of_reward
 from strands_env.commands.recipe.task_files import DataBenchmark, benchmark_of, name_errors
 from strands_env.core.scoring import as_reward_function
 from strands_env.eval import Evaluator, get_benchmark, list_benchmarks
 from strands_env.eval.errors import EvalError
+from strands_env.eval.options import DATA
 from strands_env.eval.registry import has_prefix
 
 

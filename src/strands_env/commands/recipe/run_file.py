@@ -30,11 +30,11 @@ from pydantic import (
     create_model,
 )
 
-from strands_env.commands.recipe.names import DATA, is_run_file
 from strands_env.core.jsonable import lacks_secrets
 from strands_env.eval.errors import EvalError
 from strands_env.eval.options import (
     COLUMNS,
+    DATA,
     OPTIONS,
     SAMPLING,
     SHARED,
@@ -43,6 +43,7 @@ from strands_env.eval.options import (
     TrainOptions,
     columns_of,
     flag_of,
+    is_run_file,
     seed,
     trackers_of,
 )
