@@ -681,11 +681,11 @@ def test_a_wrong_name_is_told_before_anything_is_made(
     assert sentence in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
-def test_the_readers_that_stand_in_for_those_of_inspect_take_no_wrong_answer(
+async def test_the_readers_that_stand_in_for_those_of_inspect_take_no_wrong_answer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The figures of the documentation come from `benchmarks/others_readers.py`."""
-    asyncio.run(others_readers.main(["--quick"]))
+    await others_readers.main(["--quick"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     assert [row["ours"].partition(" / ")[0] for row in rows] == ["0", "0"] and all(row["answers"] for row in rows)
 
