@@ -31,7 +31,7 @@ def arguments(*given: str) -> dict:
 
 def test_every_argument_of_a_run_is_an_option_and_none_has_a_default_of_its_own():
     given = arguments()
-    only_here = {"list", "from_run", "resume", "record", "quiet", "json", "verbose"}
+    only_here = {"list", "from_run", "resume", "record", "quiet", "json", "verbose", "dry_run", "schema"}
     only_in_programs = {"keep_results", "max_same_failures", "fsync_interval", "sampling_seed"}
     assert given.keys() - only_here == (OPTIONS.keys() - only_in_programs) | SAMPLING.keys()
     assert all(given[name] is None for name in given.keys() - only_here)
