@@ -90,7 +90,7 @@ async def test_only_finite_numbers_count_and_all_else_is_not_measured(
         assert result.reward is not None and result.reward.reward == reward
     else:
         assert result.reward is None and result.termination_reason is TerminationReason.REWARD_ERROR
-        assert result.error is not None and "harbor.results.NotMeasuredError" in result.error.type
+        assert result.error is not None and "harbor.outcome.NotMeasuredError" in result.error.type
 
 
 async def test_a_slow_verifier_measured_nothing(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -27,7 +28,7 @@ from strands_env.core import (
 )
 from strands_env.core.loop_records import TrackedModel, decide_training, trajectories_of_step
 from strands_env.environments.inspect.inspect_env import LIMITS, read_scores
-from strands_env.environments.inspect.inspect_provider import Seat, to_be_saved
+from strands_env.environments.inspect.inspect_provider import Seat, to_be_saved, when_saved
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.store.config import StorePaths
 from strands_env.eval.store.results import ResultLog
@@ -37,7 +38,6 @@ R = TerminationReason
 _STOPS = {"max_tokens": R.MAX_TOKENS_REACHED, "model_length": R.CONTEXT_WINDOW_OVERFLOW}
 
 
-@hooks(name="strands_rollout", description="Saves rollouts of strands-rollout models where -M results= says.")
 class SavedRollouts(Hooks):  # type: ignore[misc]
     """Appends each finished sample to its run."""
 
@@ -52,6 +52,16 @@ class SavedRollouts(Hooks):  # type: ignore[misc]
         sample = saved_sample(seat, data.sample)
         async with self._lock:  # one log of a file at a time
             await asyncio.to_thread(_append, Path(folder), sample)
+
+
+@cache
+def _register() -> None:
+    hooks(name="strands_rollout", description="Saves rollouts of strands-rollout models where -M results= says.")(
+        SavedRollouts
+    )
+
+
+when_saved.append(_register)  # not before: inspect prints a banner with the hooks there are, in every run
 
 
 def _append(folder: Path, sample: EvalSample) -> None:

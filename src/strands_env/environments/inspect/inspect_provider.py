@@ -43,6 +43,8 @@ PROVIDER = "strands-rollout"
 _OPTIONS = SessionOptions(client_sampling=True)  # the model's own sampling parameters come first
 to_be_saved: WeakKeyDictionary[Transcript, tuple[Seat, str]] = WeakKeyDictionary()
 """The seats of samples that are to be saved, and where."""
+when_saved: list[Callable[[], object]] = []
+"""Called where a model is made whose samples are to be saved."""
 _current: ContextVar[Callable[[], Seat]] = ContextVar("strands_env_inspect_seat")
 
 
@@ -224,6 +226,9 @@ class StrandsRolloutAPI(ModelAPI):
             place: dict[str, Any] = {"sglang_base_url": base_url, "model_id": model_name, "tokenizer": tokenizer}
             model_factory = model_factory_from_args(name, **place, **{"sampling_params": {}, **options})
         self._factory, self._results = model_factory, results
+        if results is not None:
+            for prepare in when_saved:
+                prepare()
 
     def _seat_of_sample(self) -> Seat:
         assert self._factory is not None

@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import copy
 import functools
+import importlib
 import logging
 import tempfile
 from collections import Counter
@@ -53,7 +54,7 @@ class InspectSampleError(RuntimeError):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class InspectEpisode:
-    """One sample of a task, from its start to the end of its sandbox.
+    """A sample of a task, from its start to the end of its sandbox.
 
     Attributes:
         seat: The policy's place.
@@ -288,6 +289,8 @@ class InspectRun(TaskSource):
     """The run of one event loop: it begins with an episode, and ends when none is under way."""
 
     _runs: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, InspectRun]] = WeakKeyDictionary()
+    _holder: ClassVar[asyncio.AbstractEventLoop | None] = None
+    """The loop of the run that inspect takes for the only one."""
 
     def __init__(self) -> None:
         self._feeds: dict[str, Feed] = {}
@@ -344,6 +347,10 @@ class InspectRun(TaskSource):
         options |= {"ctl_server": False, "acp_server": False, "fail_on_error": False, "log_level": "critical"}
         # Episodes are bounded by who starts them.
         options |= dict.fromkeys(("max_samples", "max_connections"), 1_000_000)
+        if InspectRun._holder is not None and InspectRun._holder.is_closed():
+            # The loop was closed under its run, which inspect would wait for in vain, as it knows no loops.
+            importlib.import_module("inspect_ai._eval.eval")._eval_async_running = False  # type: ignore[attr-defined]
+        InspectRun._holder = loop = asyncio.get_running_loop()
         try:
             with tempfile.TemporaryDirectory() as folder:
                 await eval_async(self, policy, log_dir=folder, max_tasks=1000, **options)
@@ -351,6 +358,8 @@ class InspectRun(TaskSource):
             error = InspectSampleError(f"inspect cannot run: {type(failure).__name__}: {failure}")
             error.__cause__ = failure
         finally:
+            if not loop.is_closed():
+                InspectRun._holder = None
             feeds, self._feeds, self._first = [*self._feeds.values()], {}, None
             for feed in feeds:
                 feed.end_all(error)

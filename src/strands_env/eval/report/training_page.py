@@ -44,7 +44,7 @@ Answers = dict[str, dict[str, Any]]
 
 
 class Note(NamedTuple):
-    """One rollout, as the page of a training shows it."""
+    """A rollout, as the page of a training shows it."""
 
     prompt: str
     text: str

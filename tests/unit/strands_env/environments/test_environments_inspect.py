@@ -79,6 +79,15 @@ def call(name: str, **arguments: Any) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
+@solver
+def waiting() -> Any:
+    async def solve(state: Any, generate: Any) -> Any:
+        await asyncio.sleep(3600)
+        return state
+
+    return solve
+
+
 @tool
 def add() -> Any:
     async def execute(a: int, b: int) -> str:
@@ -679,6 +688,20 @@ def test_a_wrong_name_is_told_before_anything_is_made(
 ) -> None:
     assert command_line(["eval", name, "--backend", "scripted", "-o", str(tmp_path / "run")]) != 0
     assert sentence in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+async def test_a_loop_that_was_closed_under_an_episode_bars_no_later_one() -> None:
+    def leave_one() -> None:
+        loop = asyncio.new_event_loop()
+        episode = roll(make_env(Task(dataset=[Sample("2+2?", target="4")], solver=waiting()), ["4"]))
+        loop.run_until_complete(asyncio.wait({loop.create_task(episode)}, timeout=1.0))
+        loop.close()
+
+    await asyncio.to_thread(leave_one)
+    result = await roll(
+        make_env(Task(dataset=[Sample("2+2?", target="4")], solver=generate(), scorer=includes()), ["4"])
+    )
+    assert (result.termination_reason, result.reward.reward) == (R.TASK_COMPLETE, 1.0)
 
 
 async def test_the_readers_that_stand_in_for_those_of_inspect_take_no_wrong_answer(

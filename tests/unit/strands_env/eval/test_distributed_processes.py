@@ -337,5 +337,6 @@ async def main():
 asyncio.run(main())
 """
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env={**os.environ, **PATH}, capture_output=True, text=True)
+    own = {"RAY_ADDRESS": "local"}  # not the cluster of a test beside this one
+    done = subprocess.run(command, env={**os.environ, **PATH, **own}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
