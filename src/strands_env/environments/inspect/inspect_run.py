@@ -291,6 +291,8 @@ class InspectRun(TaskSource):
     _runs: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, InspectRun]] = WeakKeyDictionary()
     _holder: ClassVar[asyncio.AbstractEventLoop | None] = None
     """The loop of the run that inspect takes for the only one."""
+    _logging: ClassVar[tuple[int, list[logging.Handler]]] = logging.NOTSET, []
+    """Level and handlers of the root logger before inspect changes them."""
 
     def __init__(self) -> None:
         self._feeds: dict[str, Feed] = {}
@@ -298,7 +300,6 @@ class InspectRun(TaskSource):
         self._under_way = 0
         self._is_closing = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
-        self._logging: tuple[int, list[logging.Handler]] = logging.NOTSET, []
 
     @classmethod
     def current(cls) -> InspectRun:
@@ -340,8 +341,6 @@ class InspectRun(TaskSource):
         error: BaseException = InspectSampleError("the run of inspect ended before the sample")
         if not display_type_initialized():
             init_display_type("none")
-        root = logging.getLogger()
-        self._logging = root.level, [*root.handlers]
         policy = get_model(f"{PROVIDER}/policy", memoize=False, seat=current_seat)
         options: dict[str, Any] = {"log_samples": False, "log_realtime": False, "score_display": False}
         options |= {"ctl_server": False, "acp_server": False, "fail_on_error": False, "log_level": "critical"}
@@ -350,6 +349,9 @@ class InspectRun(TaskSource):
         if InspectRun._holder is not None and InspectRun._holder.is_closed():
             # The loop was closed under its run, which inspect would wait for in vain, as it knows no loops.
             importlib.import_module("inspect_ai._eval.eval")._eval_async_running = False  # type: ignore[attr-defined]
+        else:
+            root = logging.getLogger()
+            InspectRun._logging = root.level, [*root.handlers]
         InspectRun._holder = loop = asyncio.get_running_loop()
         try:
             with tempfile.TemporaryDirectory() as folder:

@@ -6,6 +6,9 @@ import asyncio
 import json
 import logging
 import math
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -690,18 +693,23 @@ def test_a_wrong_name_is_told_before_anything_is_made(
     assert sentence in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
-async def test_a_loop_that_was_closed_under_an_episode_bars_no_later_one() -> None:
-    def leave_one() -> None:
-        loop = asyncio.new_event_loop()
-        episode = roll(make_env(Task(dataset=[Sample("2+2?", target="4")], solver=waiting()), ["4"]))
-        loop.run_until_complete(asyncio.wait({loop.create_task(episode)}, timeout=1.0))
-        loop.close()
-
-    await asyncio.to_thread(leave_one)
-    result = await roll(
-        make_env(Task(dataset=[Sample("2+2?", target="4")], solver=generate(), scorer=includes()), ["4"])
-    )
-    assert (result.termination_reason, result.reward.reward) == (R.TASK_COMPLETE, 1.0)
+def test_a_loop_that_was_closed_under_an_episode_bars_no_later_one() -> None:
+    """In a process of its own: nothing ends what such a loop has begun."""
+    program = f"""
+import asyncio, logging
+from {__name__} import Sample, Task, generate, includes, make_env, roll, waiting
+def task(solver): return Task(dataset=[Sample("2+2?", target="4")], solver=solver, scorer=includes())
+loop = asyncio.new_event_loop()
+left = loop.create_task(roll(make_env(task(waiting()), ["4"])))
+loop.run_until_complete(asyncio.wait({{left}}, timeout=1.0))
+loop.close()
+result = asyncio.run(roll(make_env(task(generate()), ["4"])))
+print(result.termination_reason, result.reward.reward, logging.getLogger().level)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert done.stdout.splitlines()[-1:] == [f"task_complete 1.0 {logging.WARNING}"], done.stderr
 
 
 async def test_the_readers_that_stand_in_for_those_of_inspect_take_no_wrong_answer(
