@@ -128,6 +128,18 @@ async def evaluate(
     return log, client, models
 
 
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Any:
+    """inspect's own evaluation sets level and handlers of the root logger for the whole process."""
+    root = logging.getLogger()
+    level, handlers = root.level, [*root.handlers]
+    yield
+    root.setLevel(level)
+    for handler in [*root.handlers]:
+        if handler not in handlers and type(handler).__module__.startswith("inspect_ai"):
+            root.removeHandler(handler)
+
+
 # ---- the provider ----------------------------------------------------------------------------------------------------
 
 
