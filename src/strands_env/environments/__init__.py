@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .agent_world_model import AgentWorldModelEnv
     from .calculator import CalculatorEnv
     from .chat import ActorUser, ChatEnv, ModelUser, ScriptedUser, SimulatedUser
     from .code_sandbox import AgentCoreCodeEnv, CodeMode, CodeSandboxEnv
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ActorUser",
     "AgentCoreCodeEnv",
-    "AgentWorldModelEnv",
     "CalculatorEnv",
     "ChatEnv",
     "CodeMode",
@@ -48,7 +46,6 @@ __all__ = [
 
 # The module of each name; four need a package of their own.
 _HOMES = {
-    "AgentWorldModelEnv": ".agent_world_model",
     "CalculatorEnv": ".calculator",
     **dict.fromkeys(("ActorUser", "ChatEnv", "ModelUser", "ScriptedUser", "SimulatedUser"), ".chat"),
     **dict.fromkeys(("AgentCoreCodeEnv", "CodeMode", "CodeSandboxEnv"), ".code_sandbox"),

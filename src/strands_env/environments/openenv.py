@@ -21,7 +21,7 @@ from strands_env.tools.results import error_result, make_tool, text_result
 
 _MESSAGE_BYTES = 100 << 20
 _GENERIC = frozenset({"Action", "CallToolAction", "ListToolsAction"})
-"""Titles of the actions of servers whose tools are listed; others take one action, of the schema that they publish."""
+"""Titles of the actions of servers whose tools are listed; others take one action, of the schema they publish."""
 
 
 class OpenEnvError(ConnectionError):
@@ -98,7 +98,7 @@ class OpenEnvSession:
 class OpenEnvEnvironment(Environment):
     """An environment that an OpenEnv server holds: our agent plays with its tools, its rewards are added up.
 
-    A server with tools of its own lists them; any other takes one kind of action, which is a tool here, `act`. The
+    A server with tools lists them once an episode has begun; any other takes one kind of action, the tool `act`. The
     loop ends when the server says that the episode is done. The prompt is the action's message and then the server's
     first observation, where it has one. Bad arguments are a tool's error, which the policy may mend; a lost session
     is a failure of infrastructure.
@@ -107,6 +107,10 @@ class OpenEnvEnvironment(Environment):
         url: Address of the server.
         headers: HTTP headers, such as an authorization.
         **options: Further arguments of `Environment`. A `reward_fn` replaces the server's rewards.
+
+    Attributes:
+        session: The running episode, for a reward that asks the server itself; None before `reset`.
+        is_done: The server has ended the episode.
     """
 
     def __init__(self, *, url: str, headers: Mapping[str, str] | None = None, **options: Any) -> None:
@@ -115,7 +119,7 @@ class OpenEnvEnvironment(Environment):
         OpenEnvSession(url)
         if self.reward_fn is None:
             self.reward_fn = self.server_reward
-        self._session: OpenEnvSession | None = None
+        self.session: OpenEnvSession | None = None
         self._agent: Agent | None = None
         self._acting = asyncio.Lock()
         self._tools: list[Any] = []
@@ -131,26 +135,28 @@ class OpenEnvEnvironment(Environment):
         """Begin an episode on the server, with the arguments for its `reset` that the task names."""
         await self.cleanup()
         self._rewards, self.is_done = [], False
-        self._session = session = OpenEnvSession(self.url, self.headers)
+        self.session = session = OpenEnvSession(self.url, self.headers)
         schema = await session.open()
-        if schema.get("title") in _GENERIC:
-            listed = (await session.send("step", {"type": "list_tools"}))["observation"].get("tools") or []
-            if not listed:
-                raise OpenEnvError(f"the server at {self.url!r} lists no tools")
-            self._tools = [self._tool(each["name"], each) for each in listed]
-        else:
-            schema["properties"] = {k: v for k, v in schema.get("properties", {}).items() if k != "metadata"}
-            about = schema.get("description") or schema.get("title") or "Act in the environment."
-            self._tools = [self._tool(None, {"name": "act", "description": about, "input_schema": schema})]
         arguments = (action.task_context.model_extra or {}).get("reset") or {}
         try:
             self._first = await session.send("reset", arguments)
+            if failed := _error_in(self._first["observation"]):
+                raise OpenEnvServerError(failed)
+            if _lists_tools(schema):
+                listed = (await session.send("step", {"type": "list_tools"}))["observation"].get("tools") or []
+                if not listed:
+                    raise OpenEnvServerError("it lists no tools")
+                self._tools = [self._tool(each["name"], each) for each in listed]
+                return
         except OpenEnvServerError as error:
             raise OpenEnvError(f"the server at {self.url!r} cannot begin with {arguments!r}: {error}") from error
+        schema["properties"] = {k: v for k, v in schema.get("properties", {}).items() if k != "metadata"}
+        about = schema.get("description") or schema.get("title") or "Act in the environment."
+        self._tools = [self._tool(None, {"name": "act", "description": about, "input_schema": schema})]
 
     async def cleanup(self) -> None:
         """End the server's session."""
-        session, self._session = self._session, None
+        session, self.session = self.session, None
         if session is not None:
             await session.close()
 
@@ -180,12 +186,12 @@ class OpenEnvEnvironment(Environment):
         return make_tool(described["name"], described.get("description") or described["name"], schema, answer)
 
     async def _act(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        assert self._session is not None
+        assert self.session is not None
         try:
             async with self._acting:  # parallel calls act one after the other
                 if self.is_done:
                     return error_result("the episode is over")
-                seen = await self._session.send("step", message)
+                seen = await self.session.send("step", message)
                 self.is_done = bool(seen["done"])
         except OpenEnvServerError as error:
             return error_result(str(error))
@@ -195,8 +201,8 @@ class OpenEnvEnvironment(Environment):
         self._rewards.append(None if seen["reward"] is None else float(seen["reward"]))
         if self.is_done and self._agent is not None:
             self._agent.cancel(after_current_tools=True)
-        if failed := seen["observation"].get("error"):
-            return error_result(str(failed["message"] if isinstance(failed, Mapping) else failed))
+        if failed := _error_in(seen["observation"]):
+            return error_result(failed)
         return text_result(_text_of(seen["observation"]) or "done")
 
     async def server_reward(self, action: Action, result: StepResult) -> RewardResult:
@@ -208,12 +214,23 @@ class OpenEnvEnvironment(Environment):
         return RewardResult(reward=sum(given), info=info)
 
 
+def _lists_tools(schema: Mapping[str, Any]) -> bool:
+    """All actions of the server are the generic ones, which some servers publish as alternatives."""
+    titles = list(schema.get("$defs", ())) if "oneOf" in schema else [schema.get("title")]
+    return bool(titles) and _GENERIC.issuperset(titles)
+
+
+def _error_in(observation: Mapping[str, Any]) -> str:
+    failed = observation.get("error") or ""
+    return str(failed["message"] if isinstance(failed, Mapping) else failed)
+
+
 def _text_of(observation: Mapping[str, Any]) -> str:
-    """An observation as text: that of a tool's result, else its fields as JSON."""
+    """An observation as text: that of a tool's result, or its fields as JSON."""
     result = observation.get("result")
     if isinstance(result, Mapping) and isinstance(parts := result.get("content"), list):
         return "\n".join(str(part.get("text", part)) for part in parts)
-    if "tool_name" in observation:
+    if "tool_name" in observation and "result" in observation:
         return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
     shown = {key: value for key, value in observation.items() if key != "metadata" and value is not None}
     if len(shown) == 1 and isinstance(text := next(iter(shown.values())), str):

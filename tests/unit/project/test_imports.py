@@ -285,6 +285,6 @@ def test_every_imported_distribution_is_declared() -> None:
         for package in LAYERS
         for name, path in modules(package)
         for target, _ in imported_names(name, path)
-    } - {*sys.stdlib_module_names, *LAYERS, "httpx", "sqlalchemy"}  # of the sandbox that runs agent_world_guest
+    } - {*sys.stdlib_module_names, *LAYERS}
     needed = {DISTRIBUTIONS.get(name, BROUGHT_BY.get(name, name)) for name in imported}
     assert sorted(needed - declared) == []

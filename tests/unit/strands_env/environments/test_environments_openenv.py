@@ -17,7 +17,7 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
 from strands_env.commands.cli import main
-from strands_env.core import Action, StepResult, TaskContext, TerminationReason
+from strands_env.core import Action, RewardResult, StepResult, TaskContext, TerminationReason
 from strands_env.core.models import sglang_model_factory
 from strands_env.environments.openenv import OpenEnvEnvironment
 from tests.provider_support import Replay, completion, tokenizer
@@ -71,9 +71,9 @@ def calls(name: str, *arguments: dict[str, Any]) -> Any:
     )
 
 
-async def play(url: str, *script: Any, **options: Any) -> StepResult:
+async def play(url: str, *script: Any, make: Any = OpenEnvEnvironment, **options: Any) -> StepResult:
     factory = sglang_model_factory(client=Replay(list(script)), tokenizer=tokenizer())
-    env = OpenEnvEnvironment(url=url, model_factory=factory, **options)
+    env = make(url=url, model_factory=factory, **options)
     return await env.rollout(Action(message="Play.", task_context=TaskContext(id="t", reset={"seed": 7})))
 
 
@@ -113,7 +113,38 @@ async def test_tools_of_a_server_are_listed_and_wrong_arguments_are_the_policys_
     assert result.reward.info["reason"] == "the server gave no reward for any step"
 
 
+async def test_tools_are_those_of_the_episode_and_a_reward_may_ask_the_server() -> None:
+    """As the worlds of Agent World Model are served: a union of the generic actions, and a verifier that is a tool."""
+
+    class Worlds(OpenEnvEnvironment):
+        async def server_reward(self, action: Action, result: StepResult) -> RewardResult:
+            assert self.session is not None
+            arguments = {"final_answer": result.observation.final_response}
+            call = {"type": "call_tool", "tool_name": "verify", "arguments": arguments}
+            return RewardResult(reward=(await self.session.send("step", call))["reward"])
+
+    begun: list[Any] = []
+
+    def step(data: dict[str, Any]) -> dict[str, Any]:
+        if data["type"] == "list_tools":
+            return seen(tools=[ADD] if begun else [])
+        if data["tool_name"] == "verify":
+            return seen(float(data["arguments"] == {"final_answer": "3"}))
+        return seen(0.0, tool_name="add", tool_result={"sum": 3})
+
+    def reset(data: dict[str, Any]) -> dict[str, Any]:
+        begun.append(data)
+        return seen()
+
+    union = {"$defs": {"ListToolsAction": {}, "CallToolAction": {}}, "oneOf": [{"$ref": "#/$defs/ListToolsAction"}]}
+    async with Server(union, reset=reset, step=step).running() as url:
+        result = await play(url, calls("add", {"a": 1, "b": 2}), completion("3"), make=Worlds)
+    assert result.reward is not None and result.reward.reward == 1.0, result.error
+    assert results_of(result) == [("success", '{"tool_name": "add", "tool_result": {"sum": 3}}')]
+
+
 BROKEN = [
+    ({"reset": lambda data: seen(error="no such world")}, "cannot begin with {'seed': 7}: no such world"),
     ({"reset": lambda data: failed("CAPACITY_REACHED", "full")}, "gives no session: full"),
     ({"reset": lambda data: failed("EXECUTION_ERROR", "no such level")}, "cannot begin with {'seed': 7}: no such"),
     ({"reset": lambda data: seen(), "step": lambda data: None}, "was lost"),
