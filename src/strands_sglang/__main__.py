@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from strands_sglang.command_line import add_server, json_object, run_command_line
+from strands_sglang.command_line import add_former, add_server, json_object, run_command_line
 
 _COMMANDS = {
     "doctor": (
         "strands_sglang.commands.doctor",
-        "prove that a chat template, or a model's images, stay exact turn by turn",
+        "prove that a chat template stays exact turn by turn",
     ),
     "gateway": ("strands_sglang.commands.gateway", "serve the APIs of OpenAI, Anthropic and Google with exact tokens"),
 }
@@ -34,17 +34,8 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-tools", action="store_true", help="check for use without tools")
     parser.add_argument("--tool-parser", metavar="NAME", help="parser of the calls, as a model's tool_parser=")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--vision", action="store_true", help="prove that a server expands the model's images as we do")
-    add_server(parser, "server that runs the model: its tokenizer must be this one")
-    parser.add_argument(
-        "--replay",
-        metavar="NATS",
-        type=float,
-        nargs="?",
-        const=1e-4,
-        help="with --vision, load the model here, too, and compare log-probabilities: at most NATS apart (default "
-        "1e-4, which takes float32 on both sides)",
-    )
+    add_server(parser, "server that runs the model: its tokenizer must be this one, and says whether it takes images")
+    add_former(parser, "--vision", "the first request with an image proves how the server expands it")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

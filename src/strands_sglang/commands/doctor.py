@@ -1,9 +1,9 @@
-"""The command `strands-sglang doctor`: can this chat template, or with `--vision` can these images, be used?
+"""The command `strands-sglang doctor`: can this chat template be used?
 
 ```
 strands-sglang doctor path/to/tokenizer
 strands-sglang doctor template.jinja --stop '<|im_end|>' --kwargs '{"enable_thinking": false}' --json
-strands-sglang doctor --vision Qwen/Qwen2.5-VL-3B-Instruct --server http://localhost:30000
+strands-sglang doctor Qwen/Qwen2.5-VL-3B-Instruct --server http://localhost:30000
 ```
 
 Exit status: 0 usable, 1 not, 2 wrong input.
@@ -12,6 +12,7 @@ Exit status: 0 usable, 1 not, 2 wrong input.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import re
 import sys
@@ -22,25 +23,13 @@ from typing import Any
 
 from ..backends.clients import connect, get_tokenizer
 from ..backends.engine.own_models import ModelLoadError
+from ..backends.sglang.client import SGLangClient
 from ..command_line import CommandError, Exit, server_of
 from ..conversation.reply_format import ReplyReader, choose_reader
 from ..exceptions import StrandsSGLangError, TemplateError, ToolParserError
 from ..template import ChatTemplate, DeltaRenderer, Flag, TemplateVerdict, probe_tools
 from ..tokenizer import TokenizerAdapter
 from ..tool_parsers import TOOL_PARSER_REGISTRY, ToolParser, as_tool_parser
-
-
-def run(args: argparse.Namespace) -> int:
-    """Check a template, or prove the images of a model; returns the exit status."""
-    args.server = server_of(args)
-    if not args.vision:
-        return check_template(args)
-    from .doctor_vision import check_vision
-
-    if args.server is None:
-        raise CommandError("--vision needs --server URL, a server that runs the model", Exit.USAGE)
-    check_served(args.server, args.source)
-    return check_vision(args)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +63,7 @@ class Use:
         return TemplateVerdict.UNSUPPORTED if self.reader is None else self.renderer.report.verdict
 
 
-def check_template(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Check a template and print the report; returns 0 if a model can use it, 1 if not, 2 for wrong input.
 
     Raises:
@@ -90,17 +79,24 @@ def check_template(args: argparse.Namespace) -> int:
         raise CommandError(error, Exit.USAGE) from error
     asked = without if args.no_tools else with_tools
     printed = None if args.no_tools else asked.renderer.printed_call("lookup", {"q": "two words"})
+    server = server_of(args)
+    images = {} if server is None else {"images": takes_images(server, args.source)}
     if args.json:
-        text = json.dumps(_as_json(asked, source, printed, {"with": with_tools, "without": without}), **_JSON_OPTIONS)
+        report = _as_json(asked, source, printed, {"with": with_tools, "without": without})
+        text = json.dumps({**report, **images}, ensure_ascii=False, indent=2)
     else:
-        text = "\n".join(_as_text(asked, source, printed, {"with": with_tools, "without": without}))
+        lines = list(_as_text(asked, source, printed, {"with": with_tools, "without": without}))
+        lines += [f"images     {_IMAGES[answer]}" for answer in images.values()]
+        text = "\n".join(lines)
     sys.stdout.write(text + "\n")
-    if args.server is not None:
-        check_served(args.server, args.source)
     return Exit.FAILED if asked.reader is None else Exit.OK
 
 
-_JSON_OPTIONS: dict[str, Any] = {"ensure_ascii": False, "indent": 2}
+_IMAGES = {
+    True: "the server takes them",
+    False: "the server takes none",
+    None: "the server does not say whether it takes them; the first request with one proves it",
+}
 
 
 def _as_text(asked: Use, source: Source, printed: str | None, uses: Mapping[str, Use]) -> Iterator[str]:
@@ -288,9 +284,20 @@ def _read_file(path: Path, stop_tokens: Sequence[str], given: Mapping[str, str])
     )
 
 
-def check_served(server: str, source: str) -> None:
-    """Raise `CommandError` unless a server runs this model, as far as it says."""
+def takes_images(server: str, source: str) -> bool | None:
+    """True if the server takes images; None if it does not say.
+
+    Raises:
+        CommandError: It does not answer, or runs another model.
+    """
+
+    async def ask(client: SGLangClient) -> bool | None:
+        async with client:
+            told = (await client.get_model_info()).get("has_image_understanding")
+        return {"true": True, "false": False}.get(str(told).lower())  # a router gives it as text
+
     try:
-        connect(server, source)
+        client = connect(server, source).client
+        return asyncio.run(ask(client)) if isinstance(client, SGLangClient) else None
     except (StrandsSGLangError, OSError, ValueError) as error:
         raise CommandError(error) from error

@@ -111,7 +111,9 @@ class Conversation:
         )
         self._prompts = PromptBuilder(self._tokens, chat_template, parser, self.expander, self.config)
         self._histories = StrandsReader()
-        self._planner = CallPlanner(self._tokens, self.forest, vocab_size)
+        self._planner = CallPlanner(
+            self._tokens, self.forest, vocab_size, proves_once=getattr(self.expander, "is_verified", False)
+        )
         self._budget = SharedBudget()
         self._parse_errors: dict[str, int] = {}
         self._routing_key, self._scratch = uuid.uuid4().hex, dict[str, Any]()

@@ -167,9 +167,6 @@ class SGLangConfig(TypedDict, total=False):
     """A limit on the pixels of an image below that of the model's processor, or None."""
     image_encoding: Annotated[ImageEncoding | Literal["png", "jpeg"], _choice(ImageEncoding.PNG)]
     """Encoding in which images travel: lossless (`png`, default), or smaller and less exact, see `ImageEncoding`."""
-    prove_images: Annotated[Literal["first", "always"], Option("first", _one_of("first", "always"))]
-    """When the server has to show how it expanded the images of a prompt: in the first call of a path with images
-    (default), or in each."""
     request_fields: Annotated[Mapping[str, Any], Option({}, _mapping)]
     """Fields of the backend's own in every request, e.g. `{"priority": 1}`."""
 

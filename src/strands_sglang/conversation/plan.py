@@ -48,12 +48,20 @@ class CallPlan(NamedTuple):
 
 
 class CallPlanner:
-    """Plans the calls of an episode (`forest`); `vocab_size` None asks the client."""
+    """Plans the calls of an episode (`forest`).
 
-    def __init__(self, tokens: TokenizerAdapter, forest: TrajectoryForest, vocab_size: int | None) -> None:
+    Args:
+        vocab_size: None asks the client.
+        proves_once: The first request of a path with images has to show how the server expands them, not every one.
+    """
+
+    def __init__(
+        self, tokens: TokenizerAdapter, forest: TrajectoryForest, vocab_size: int | None, proves_once: bool
+    ) -> None:
         self._tokens = tokens
         self._forest = forest
         self._vocab_size = vocab_size
+        self._proves_once = proves_once
         self._sampling: tuple[Backend | None, str, dict[str, Any]] = None, "", {}
 
     async def plan(
@@ -103,8 +111,7 @@ class CallPlanner:
         seen = held_media + move_media(call.prompt.media, len(prompt) - len(call.prompt.ids))
         if seen and not can.images:
             raise MediaError(f"the backend takes no images{can.hint('images')}")
-        # The first request with images shows how the server expands them.
-        proves = bool(seen) and (not held_media or config["prove_images"] == "always")
+        proves = bool(seen) and not (held_media and self._proves_once)
         wants_scores, limit = config["return_prompt_logprobs"], config["prompt_logprobs_limit"]
         if not config["return_logprob"] or can.prompt_scoring is PromptScoring.NONE:
             scores = False

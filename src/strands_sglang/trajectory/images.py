@@ -1,7 +1,7 @@
 """Expansion of images by the image processor of a Hugging Face model.
 
-Only families whose expansion was proved equal to a genuine server's are accepted: the Qwen-VL
-families, and those that `strands-sglang doctor --vision` has proved on this machine.
+The expansion of the Qwen-VL families was compared with that of genuine servers, so the first request of a path proves
+it; of any other family, every request with images does.
 
 Here is the one place where an image is decoded: EXIF orientation, alpha, palettes, CMYK and 16 bits become 8-bit RGB.
 Decoders, converters and resizers differ between machines and libraries, by more than a trainer can bear. What leaves
@@ -19,12 +19,10 @@ import math
 import os
 import threading
 from array import array
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
-from ..cache import Recent, cache_folder
+from ..cache import Recent
 from ..exceptions import MediaError, install_command
-from ..lines import replacing
 from .media import ImageEncoding, ImageExpander, PreparedImage
 
 MAX_PIXELS = 1 << 26
@@ -34,8 +32,8 @@ _LARGE = 1 << 23  # pixels; larger images are decoded one at a time, so that the
 _ONE_LARGE = threading.Lock()
 _PLAIN_HEADER = b"\x08\x02\x00\x00\x00"  # of a PNG: 8 bits, RGB, not interlaced
 
-PROVED_FAMILIES = frozenset({"qwen2_5_vl", "qwen3_vl"})
-"""Model types proved on genuine servers: placeholders, counts and grids."""
+VERIFIED_FAMILIES = frozenset({"qwen2_5_vl", "qwen3_vl"})
+"""Model types verified on genuine servers: placeholders, counts and grids."""
 
 _FAMILY_OF = {"Qwen2_5_VLProcessor": "qwen2_5_vl", "Qwen3VLProcessor": "qwen3_vl"}
 _REMEMBERED_BYTES = 1 << 27  # of entered images, for other conversations with the same ones
@@ -61,7 +59,7 @@ def image_expander(processor: Processor) -> ImageExpander:
         processor: The folder or hub id of the model, its `AutoProcessor`, or an `ImageExpander` of the caller's own.
 
     Raises:
-        MediaError: Nothing that processes images, or a family that is not proved.
+        MediaError: Nothing that processes images, or a family whose images are not merged patches.
     """
     if isinstance(processor, str | os.PathLike):
         return _load_expander(os.fspath(processor))
@@ -92,31 +90,18 @@ class ProcessorExpander:
 
     Args:
         family: The model's type, `config.model_type`.
-        unproved: Accept a family without a proof; for the proof itself.
 
     Raises:
-        MediaError: A family that is not proved.
+        MediaError: A family whose images are not merged patches.
     """
 
-    def __init__(
-        self,
-        image_processor: Any,
-        *,
-        family: str,
-        placeholder_id: int,
-        other_media_ids: list[int],
-        unproved: bool = False,
-    ) -> None:
+    def __init__(self, image_processor: Any, *, family: str, placeholder_id: int, other_media_ids: list[int]) -> None:
         self.image_processor = image_processor
         self.family = family
         self.placeholder_id = placeholder_id
         self.media_ids = frozenset({placeholder_id, *other_media_ids})
         self.fingerprint = _fingerprint(family, image_processor)
-        if not unproved and family not in PROVED_FAMILIES and not is_proved(self.fingerprint):
-            raise MediaError(
-                f"images of the family {family!r} are not proved to be exact; `strands-sglang doctor --vision MODEL "
-                "--server URL` proves them against a server that runs the model, once per machine"
-            )
+        self.is_verified = family in VERIFIED_FAMILIES
         settings = image_processor.to_dict()
         if not {"patch_size", "merge_size"} <= settings.keys():
             raise MediaError(f"images of the family {family!r} are not made of patches that are merged: not supported")
@@ -131,11 +116,11 @@ class ProcessorExpander:
         self._at_work: dict[Any, threading.Lock] = {}
 
     @classmethod
-    def from_model(cls, model: str | os.PathLike[str], *, unproved: bool = False) -> ProcessorExpander:
+    def from_model(cls, model: str | os.PathLike[str]) -> ProcessorExpander:
         """The expander of a model by its folder or hub id; needs no torchvision.
 
         Raises:
-            MediaError: The model takes no images, cannot be read, or is of a family that is not proved.
+            MediaError: The model takes no images, cannot be read, or has images that are not merged patches.
         """
         try:
             from transformers import AutoConfig, AutoImageProcessor
@@ -149,13 +134,7 @@ class ProcessorExpander:
         placeholder = getattr(config, "image_token_id", None)
         if not isinstance(placeholder, int):
             raise MediaError(f"processor={str(model)!r}: its configuration names no image_token_id")
-        return cls(
-            images,
-            family=config.model_type,
-            placeholder_id=placeholder,
-            other_media_ids=_other_ids(config),
-            unproved=unproved,
-        )
+        return cls(images, family=config.model_type, placeholder_id=placeholder, other_media_ids=_other_ids(config))
 
     def prepare(
         self, image: bytes, *, max_pixels: int | None = None, encoding: ImageEncoding = ImageEncoding.PNG
@@ -230,9 +209,12 @@ class ProcessorExpander:
 
     def _process(self, picture: Any) -> Any:
         try:
-            return self.image_processor(images=[picture], return_tensors="np")
+            arrays = self.image_processor(images=[picture], return_tensors="np")
         except (OSError, ValueError) as error:
             raise MediaError(f"the image processor does not take an image of {picture.size} pixels: {error}") from error
+        if "image_grid_thw" not in arrays:
+            raise MediaError(f"images of the family {self.family!r} have no grid of patches: not supported")
+        return arrays
 
 
 class _Size(NamedTuple):
@@ -362,31 +344,3 @@ def _turn(picture: Any) -> Any:
         Transpose.ROTATE_270, Transpose.TRANSVERSE, Transpose.ROTATE_90,
     )  # fmt: skip
     return turns[orientation - 2] if orientation in range(2, 9) else None
-
-
-# ---- families proved on this machine ------------------------------------------------
-
-
-def _file() -> Path:
-    return cache_folder() / "vision-proofs.json"
-
-
-def is_proved(fingerprint: str) -> bool:
-    """A processor of this fingerprint has passed the proof on this machine."""
-    return fingerprint in _proofs()
-
-
-def record_proof(fingerprint: str, server: str) -> Path:
-    """Remember that a server expands images as this processor does; returns the file."""
-    file = _file()
-    with replacing(file) as new:
-        new.write_text(json.dumps({**_proofs(), fingerprint: server}, indent=1), encoding="utf-8")
-    return file
-
-
-def _proofs() -> dict[str, str]:
-    try:
-        proofs = json.loads(_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return proofs if isinstance(proofs, dict) else {}

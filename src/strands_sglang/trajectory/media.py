@@ -122,11 +122,13 @@ class ImageExpander(Protocol):
         placeholder_id: Id of the token that the chat template prints once per image.
         media_ids: Every id that stands for a medium of any kind, `placeholder_id` included: none may be in a text.
         fingerprint: Names the processor and its settings: equal fingerprints expand alike.
+        is_verified: Genuine servers expand images so: the first request of a path proves it, not every one.
     """
 
     placeholder_id: int
     media_ids: frozenset[int]
     fingerprint: str
+    is_verified: bool
 
     def prepare(
         self, image: bytes, *, max_pixels: int | None = None, encoding: ImageEncoding = ImageEncoding.PNG

@@ -131,6 +131,14 @@ async def test_the_first_request_with_an_image_proves_the_ids(client: EngineReco
     assert conv.forest.turns == ()
 
 
+@pytest.mark.parametrize(("is_verified", "shown"), [(True, [0]), (False, [0, 1, 2])])
+async def test_a_family_that_is_not_verified_proves_the_ids_of_every_request(client, tiny, is_verified, shown):
+    client.image_expander.is_verified = is_verified
+    await talk(conversation(client, tiny), user("see", RED), user("no image here"), user(BLUE))
+    proved = [number for number, (_, fields, _) in enumerate(client.calls) if fields.get("return_prompt_token_ids")]
+    assert proved == shown
+
+
 async def test_a_sampled_placeholder_closes_its_path(client: EngineRecorder, tiny: TinyModel) -> None:
     placeholder = client.image_expander.placeholder_id  # type: ignore[union-attr]
     conv = conversation(client, tiny)

@@ -17,7 +17,7 @@ from strands_sglang.trajectory.images import ProcessorExpander, as_rgb, encode
 from strands_sglang.trajectory.media import ImageEncoding
 
 NO_PROCESSOR = (
-    "slime found no processor in --hf-checkpoint, or its family is not verified; strands_env_processor names another "
+    "slime found no processor in --hf-checkpoint, or one that is not supported; strands_env_processor names another "
     "folder"
 )
 """The reason there is no image expander, and what to do."""
@@ -102,7 +102,7 @@ _load_expander = functools.cache(ProcessorExpander.from_model)
 
 
 def image_expander(call: RolloutCall) -> ProcessorExpander | None:
-    """The expander of the trained model's images; None if it takes none, or its family is not verified.
+    """The expander of the trained model's images; None if it takes none, or its processor is not supported.
 
     Raises:
         SlimeConfigError: The processor that `strands_env_processor` names cannot be used.

@@ -6,6 +6,7 @@ import base64
 import functools
 import io
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("PIL")
 
 import torch
-from image_support import engine_of
+from image_support import engine_of, png
 from PIL import Image
 
 from strands_sglang.backends.engine import EmbeddedEngine, TinyModel, make_tiny_vision_model
@@ -105,14 +106,21 @@ async def test_without_images_a_model_that_sees_is_a_language_model(engine: Embe
     assert_exact(answer, ids, tiny.model)
 
 
-def test_a_family_that_nobody_proved_is_refused(tiny, monkeypatch, tmp_path):
-    monkeypatch.setenv("STRANDS_ROLLOUT_CACHE", str(tmp_path))
+def test_a_family_whose_images_are_not_merged_patches_is_refused(tiny):
+    class GridlessImages:
+        def to_dict(self) -> dict[str, int]:
+            return {"patch_size": 14, "merge_size": 2}
 
-    class Gemma3Processor:
-        image_processor = tiny.image_processor
-        image_token_id = 5
+        def __call__(self, **_: Any) -> dict[str, Any]:
+            return {"pixel_values": []}
 
-    with pytest.raises(MediaError, match="'Gemma3Processor' are not proved to be exact"):
-        image_expander(Gemma3Processor())
+    def expander_of(images: Any) -> Any:
+        return image_expander(SimpleNamespace(image_processor=images, image_token_id=5))
+
+    with pytest.raises(MediaError, match="'SimpleNamespace' are not made of patches"):
+        expander_of(SimpleNamespace(to_dict=dict))
+    with pytest.raises(MediaError, match="'SimpleNamespace' have no grid of patches"):
+        expander_of(GridlessImages()).prepare(png((1, 2, 3)))
+    assert not expander_of(tiny.image_processor).is_verified
     with pytest.raises(MediaError, match="expected a model's folder or AutoProcessor"):
         image_expander(object())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from strands_sglang.__main__ import main
 from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
 from strands_sglang.commands.doctor import load_source
 from strands_sglang.conversation import Conversation, TurnRequest
+from tests.servers.faulty_server import FaultyServer
 from tests.unit.template_texts import CHATML, LLAMA
 
 LOSES_TOOLS = "{% for m in messages if m.role != 'tool' %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}<assistant>"
@@ -188,3 +190,22 @@ def test_special_tokens_that_a_file_does_not_say_are_assumed_and_named(tmp_path,
 def test_tokens_given_for_a_folder_that_names_its_own_are_not_ignored(tmp_path, capsys):
     assert diagnose(tokenizer_folder(tmp_path), "--eos", "</s>") == 2
     assert "names its own tokens" in (printed := capsys.readouterr().err) and "--eos" in printed
+
+
+@pytest.mark.parametrize(
+    ("told", "word", "line"),
+    [(True, True, "takes them"), ("false", False, "takes none"), (None, None, "does not say whether")],
+)
+async def test_the_report_says_whether_a_server_takes_images(tmp_path, capsys, told, word, line):
+    folder = tokenizer_folder(tmp_path)
+    facts = {"tokenizer_path": folder} | ({} if told is None else {"has_image_understanding": told})
+    async with FaultyServer([], model_info=facts) as server:
+        for arguments in ([], ["--json"]):
+            await asyncio.to_thread(diagnose, folder, "--server", server.url, *arguments)
+        text, report = (out := capsys.readouterr().out)[: (start := out.index("{\n"))], json.loads(out[start:])
+    assert f"images     the server {line}" in text and report["images"] is word
+    assert diagnose(folder, "--server", server.url) == 1
+    assert "no SGLang server answers" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        diagnose("--vision", folder)
+    assert "--vision is gone: the first request with an image proves" in capsys.readouterr().err

@@ -14,11 +14,11 @@ pytest.importorskip("transformers")
 pytest.importorskip("PIL")
 
 import numpy as np
+from image_support import proof_pictures
 from PIL import Image
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from strands_sglang.commands.doctor_vision import proof_pictures
 from strands_sglang.exceptions import MediaError
 from strands_sglang.trajectory.images import ProcessorExpander, open_image
 from strands_sglang.trajectory.media import ImageEncoding
