@@ -2,6 +2,7 @@
 
     python -m benchmarks.serving_parsers [--sglang PYTHON] [--vllm PYTHON]  # run them, keep the outcomes
     python -m benchmarks.serving_parsers --write docs/serving-parsers.md  # the tables, from what is kept
+    python -m benchmarks.serving_parsers --format NAME  # every outcome of one format, from what is kept
 
 The interpreters default to those of `scripts/sglang-cpu install` and `scripts/vllm-cpu install`. A server that is not
 installed is named, and its column says so. The replies are made here: each is a call as its format writes it, for
@@ -16,6 +17,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -284,17 +286,34 @@ def table(kept: dict[str, Any]) -> str:
             )
             cells += [f"`{parser}`", f"{len(otherwise)} of {len(right)}", f"{len(run_anyway)} of {len(wrong)}"]
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
-    lines += ["", f"| reply | formats | here | {' | '.join(names)} |", f"|---|---|---|{'---|' * len(names)}"]
-    places: dict[tuple[str, ...], list[str]] = {}
-    for row in sorted(rows, key=lambda row: TITLES.index(row["reply"])):
-        shown_here = [row.get(key, "") if (row["format"], key) not in blind else "" for key in SERVERS]
-        cells = ["same" if cell == row["ours"] else cell for cell in shown_here]
-        if any(is_call(cell) or (cell not in ("", "same") and is_call(row["ours"])) for cell in cells):
-            places.setdefault((row["reply"], row["ours"], *cells), []).append(row["format"])
-    for (title, here, *cells), formats in places.items():
-        printed = [cell.replace("|", "\\|").replace("\n", "\\n") for cell in (here, *cells)]
-        lines.append(f"| {title} | {', '.join(f'`{name}`' for name in formats)} | {' | '.join(printed)} |")
+    lines += ["", f"| reply | here | {' | '.join(names)} |", f"|---|---|{'---|' * len(names)}"]
+    for title in TITLES:
+        mine = [row for row in rows if row["reply"] == title]
+        cells = [
+            differing([row for row in mine if key in row and (row["format"], key) not in blind], key) for key in SERVERS
+        ]
+        if any(cells):
+            here = Counter(row["ours"] for row in mine if any(differs(row, key) for key in SERVERS)).most_common(1)[0][
+                0
+            ]
+            printed = [cell.replace("|", "\\|").replace("\n", "\\n") for cell in (here, *cells)]
+            lines.append(f"| {title} | {' | '.join(printed)} |")
     return "\n".join(lines)
+
+
+def differs(row: dict[str, Any], key: str) -> bool:
+    """True if the server sees another call than we do, a call where we see none, or none where we see one."""
+    outcome = row.get(key, row["ours"])
+    return bool(outcome != row["ours"] and (is_call(outcome) or is_call(row["ours"])))
+
+
+def differing(rows: list[dict[str, Any]], key: str) -> str:
+    """A cell of the page: how many formats differ at a server, and the outcome that most of them have."""
+    outcomes = Counter(row[key] for row in rows if differs(row, key))
+    if not outcomes:
+        return ""
+    (most, count), total = outcomes.most_common(1)[0], outcomes.total()
+    return f"{total} of {len(rows)}: {most}" + (f" ({count})" if count < total else "")
 
 
 TITLES = [*GOOD, *CHANGED]
@@ -306,8 +325,13 @@ def main() -> None:
     for key, server in SERVERS.items():
         parser.add_argument(f"--{key}", metavar="PYTHON", help=f"an interpreter that has {server.name}")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="write the tables between the markers of a page")
+    parser.add_argument("--format", choices=PARSERS, help="print what is kept of one format, a line for each reply")
     options = parser.parse_args()
-    if options.write is None:
+    if options.format is not None:
+        for row in json.loads(KEPT.read_text("utf-8"))["rows"]:
+            if row.pop("format") == options.format:
+                print(json.dumps(row, ensure_ascii=False))
+    elif options.write is None:
         kept = measure({key: getattr(options, key) for key in SERVERS})
         if len(kept["versions"]) == len(SERVERS):
             rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in kept["rows"])
