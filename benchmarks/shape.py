@@ -115,9 +115,10 @@ def keep_and_print(
         options.write.write_text(page, "utf-8")
 
 
-def markers(name: str) -> tuple[str, str]:
-    """The lines of a page between which a benchmark writes."""
-    return f"<!-- begin: benchmarks/{name}.py -->", f"<!-- end: benchmarks/{name}.py -->"
+def markers(name: str, part: str = "") -> tuple[str, str]:
+    """The lines of a page between which a benchmark writes, or one part of its tables."""
+    place = f"benchmarks/{name}.py {part}".rstrip()
+    return f"<!-- begin: {place} -->", f"<!-- end: {place} -->"
 
 
 def environment_of(*requirements: str, without_dependencies: Sequence[str] = ()) -> tuple[str | None, str]:

@@ -1,16 +1,15 @@
 """Runs benchmarks, keeps their figures with the machine they were taken on, and writes them as tables.
 
-    python -m benchmarks.table [NAME...] [--no-run] [--write benchmarks/figures.md] [--arguments "..."]
+    python -m benchmarks.table [NAME...] [--no-run] [--write docs/performance.md] [--arguments "..."]
 
 Each benchmark runs as `python -m benchmarks.NAME`. The lines it prints that are JSON objects are its figures; they are
-kept in `benchmarks/results/NAME.json`. `--no-run` uses what is kept. The tables go to the standard output, and with
-`--write` between the two markers of a document.
+kept in `benchmarks/results/NAME.json`. `--no-run` takes the kept figures. The tables go to the standard output, and
+with `--write` into a page, each between the two markers of its name.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import os
 import platform
@@ -43,6 +42,7 @@ BENCHMARKS = {
 }
 """Names of figures, and the benchmark that prints them with its arguments."""
 WIDEST = 8  # columns; a wider table is turned on its side
+MOST = 12  # columns of a table that is shown; a wider one stays in the results
 
 
 def machine(commit: str) -> dict[str, Any]:
@@ -114,50 +114,63 @@ def flat(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table with a row for each object; on its side where it would be too wide."""
+    """A table with a row for each object; on its side where it would be too wide, empty where that is too wide."""
     flattened = [dict(flat(row)) for row in rows]
     names = list(dict.fromkeys(name for row in flattened for name in row))
     grid = [names, *([cell(row.get(name)) for name in names] for row in flattened)]
     if len(names) > WIDEST:
         grid = [list(column) for column in zip(*grid, strict=True)]
     head, *body = grid
+    if len(head) > MOST:
+        return ""
     lines = [head, ["---"] * len(head), *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def cell(value: Any) -> str:
     """A value as text."""
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value).replace(" / ", "/")
 
 
 def section(name: str, figures: Mapping[str, Any]) -> str:
-    """All tables of a benchmark."""
-    module = BENCHMARKS.get(name, name).split()[0]
-    source = (ROOT / "benchmarks" / f"{module}.py").read_text(encoding="utf-8")
-    title = (ast.get_docstring(ast.parse(source)) or name).partition("\n")[0].rstrip(".")
+    """The tables of a benchmark, below the command that printed them."""
     taken = figures["taken_on"]
-    parts = [
-        f"### `{name}`: {title}",
-        f"`{figures['command']}` at {taken['commit']}, on {taken['cpu']}, {taken['cores']} cores, "
-        f"{taken['memory_gb']} GB, Python {taken['python']}; load before the run {taken['load_before']:g}.",
-    ]
+    tables: dict[str, Sequence[Mapping[str, Any]]] = {}
     single: dict[str, Any] = {}
     for key, value in figures.items():
         if key in ("taken_on", "command", "benchmark"):
             continue
         if isinstance(value, list) and value and all(isinstance(row, Mapping) for row in value):
-            parts.append(f"{key}:\n\n{markdown_table(value)}")
+            tables[key] = value
         elif isinstance(value, Mapping) and any(isinstance(row, Mapping) for row in value.values()):
-            rows = [{key: name, **row} for name, row in value.items() if isinstance(row, Mapping)]
-            rest = {name: row for name, row in value.items() if not isinstance(row, Mapping)}
-            parts.append(f"{', '.join([key, *(f'{k} {cell(v)}' for k, v in rest.items())])}:\n\n{markdown_table(rows)}")
+            rest = ", ".join(f"{k} {cell(v)}" for k, v in value.items() if not isinstance(v, Mapping))
+            named = [{key: name, **row} for name, row in value.items() if isinstance(row, Mapping)]
+            tables[f"{key}, {rest}" if rest else key] = named
         elif isinstance(value, Mapping):
-            parts.append(f"{key}:\n\n{markdown_table([value])}")
+            tables[key] = [value]
         elif not isinstance(value, list):
             single[key] = value
-    if single:
-        parts.insert(2, ", ".join(f"{key} {cell(value)}" for key, value in single.items()) + ".")
+    about = "".join(f", {key} {cell(value)}" for key, value in single.items() if value not in ("", None))
+    parts = [f"`{figures['command']}` at {taken['commit']}: {taken['cpu']}, load {taken['load_before']:g}{about}."]
+    shown = {key: text for key, rows in tables.items() if (text := markdown_table(rows))}
+    parts += [
+        f"{key}:\n\n{text}" if len(tables) > 1 and not text.startswith(f"| {key} ") else text
+        for key, text in shown.items()
+    ]
+    if left := [f"`{key}`" for key in tables if key not in shown]:
+        parts.append(f"Wider tables are in `benchmarks/results/{name}.json`: {', '.join(left)}.")
     return "\n\n".join(parts)
+
+
+def write_page(page: str, kept: Mapping[str, Mapping[str, Any]]) -> str:
+    """The page with the tables of these figures, each between the markers of its name.
+
+    Raises:
+        ValueError: The page has no markers for one of them.
+    """
+    for name, figures in kept.items():
+        page = write_between(page, *markers("table", name), section(name, figures))
+    return page
 
 
 def main() -> None:
@@ -176,12 +189,9 @@ def main() -> None:
         path = RESULTS / f"{name}.json"
         if path.exists():
             kept[name] = json.loads(path.read_text(encoding="utf-8"))
-    text = "\n\n".join(section(name, figures) for name, figures in kept.items())
-    print(text)
+    print("\n\n".join(f"### `{name}`\n\n{section(name, figures)}" for name, figures in kept.items()))
     if args.write:
-        args.write.write_text(
-            write_between(args.write.read_text(encoding="utf-8"), *markers("table"), text), encoding="utf-8"
-        )
+        args.write.write_text(write_page(args.write.read_text(encoding="utf-8"), kept), encoding="utf-8")
     if failed:
         raise SystemExit(f"not all well: {', '.join(failed)}")
 

@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.shape import markers, write_between
-from benchmarks.table import BENCHMARKS, RESULTS, json_lines, markdown_table, section
+from benchmarks.shape import markers
+from benchmarks.table import BENCHMARKS, RESULTS, json_lines, markdown_table, section, write_page
 
 from tests.conftest import ROOT
 
@@ -46,28 +46,32 @@ def test_nested_values_get_columns() -> None:
 def test_a_wide_table_is_turned_on_its_side() -> None:
     lines = markdown_table([{f"c{number}": number for number in range(9)}]).splitlines()
     assert lines[0] == "| c0 | 0 |" and lines[-1] == "| c8 | 8 |"
+    assert markdown_table([{f"c{number}": number for number in range(9)}] * 12) == ""  # too wide either way
 
 
 def test_a_section_says_where_the_figures_come_from() -> None:
     figures = {"sizes": {"3k": {"ours": 1.5}}, "passes": 5, "rows": [{"n": 1}], "taken_on": TAKEN_ON, "command": "run"}
     text = section("many_rollouts", figures)
-    assert "`run` at abc, on a CPU, 2 cores, 8 GB, Python 3.11; load before the run 0.1." in text
-    assert "passes 5." in text
+    assert "`run` at abc: a CPU, load 0.1, passes 5." in text
     assert "| sizes | ours |\n| --- | --- |\n| 3k | 1.5 |" in text
     assert "rows:\n\n| n |" in text
+    figures["rows"] = [{f"c{number}": number for number in range(9)}] * 12
+    assert section("many_rollouts", figures).endswith("`benchmarks/results/many_rollouts.json`: `rows`.")
 
 
-def test_figures_go_between_the_markers_and_nowhere_else() -> None:
-    begin, end = markers("table")
-    written = write_between(f"before\n{begin}\nold\n{end}\nafter", begin, end, "new")
-    assert written == f"before\n{begin}\n\nnew\n\n{end}\nafter"
-    assert write_between(written, begin, end, "new") == written
+def test_figures_go_between_their_markers_and_nowhere_else() -> None:
+    begin, end = markers("table", "grading")
+    kept = {"rows": [{"n": 1}], "taken_on": TAKEN_ON, "command": "run"}
+    written = write_page(f"before\n{begin}\nold\n{end}\nafter", {"grading": kept})
+    assert written == f"before\n{begin}\n\n{section('grading', kept)}\n\n{end}\nafter"
+    assert write_page(written, {"grading": kept}) == written
     with pytest.raises(ValueError, match="needs the two lines"):
-        write_between("no markers", begin, end, "new")
+        write_page(written, {"chaos": kept})
 
 
 def test_the_page_has_the_figures_that_are_kept() -> None:
-    page = (ROOT / "benchmarks" / "figures.md").read_text(encoding="utf-8")
-    kept = [path for name in BENCHMARKS if (path := RESULTS / f"{name}.json").exists()]
-    text = "\n\n".join(section(path.stem, json.loads(path.read_text("utf-8"))) for path in kept)
-    assert kept and write_between(page, *markers("table"), text) == page
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    kept = {
+        name: json.loads(path.read_text("utf-8")) for name in BENCHMARKS if (path := RESULTS / f"{name}.json").exists()
+    }
+    assert kept and write_page(page, kept) == page
