@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TypeVar, cast
 
 from strands_env.core.attempts import RetryPolicy, run_attempts
-from strands_env.core.termination import UNKNOWN, End, ErrorRecord, Outcome, Phase
+from strands_env.core.termination import End, ErrorRecord, Outcome, Phase, TerminationReason
 from strands_env.core.types import StepResult
-from strands_env.training.sample import TrainingSample
+from strands_env.training.sample import InvalidSampleError, TrainingSample
 
 RETRY_PAUSE = 1.0
 """Seconds before the first further attempt of a rollout; `RetryPolicy` has the others."""
@@ -23,7 +23,19 @@ RunRollout = Callable[[], Awaitable[Sequence[TrainingSample]]]
 """Runs one rollout and returns its samples."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+NOTHING_SAMPLED = End(
+    TerminationReason.UNCLASSIFIED_ERROR,
+    error=ErrorRecord(
+        type=f"{InvalidSampleError.__module__}.{InvalidSampleError.__qualname__}",
+        message="the rollout sampled no tokens, or none that are to be trained",
+        traceback="",
+        where=Phase.LOOP,
+    ),
+)
+"""The end of a rollout without samples of which nothing else is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rollout:
     """A rollout after an attempt.
 
@@ -31,33 +43,28 @@ class Rollout:
         samples: One a path; empty where nothing was sampled.
         result: Returned by the environment; None where it raised, or where the user's own loop gave the samples.
         error: Raised by the attempt, or why the trainer cannot take its samples.
+        end: Follows from the other fields unless given. Another attempt is due where it is lost, as it is for an
+            attempt that raised or has no samples. An end that is not the policy's has an error.
     """
 
     samples: Sequence[TrainingSample] = ()
     result: StepResult | None = None
     error: Exception | None = None
+    end: End = field(default=cast(End, None))
 
-    @property
-    def end(self) -> End:
-        """The end of the rollout. An attempt that raised is lost, and so is one of which nothing says how it ended."""
+    def __post_init__(self) -> None:
+        end: End | None = self.end
         if self.error is not None:
-            return End.from_error(self.error, Phase.LOOP, outcome=Outcome.INFRASTRUCTURE)
-        if self.result is not None:
-            return self.result.end
-        return self.samples[0].end if self.samples else UNKNOWN
-
-    @property
-    def is_lost(self) -> bool:
-        """Another attempt is due."""
-        return self.error is not None or not self.samples or any(each.end.outcome.is_lost for each in self.samples)
-
-    @property
-    def failure(self) -> ErrorRecord | None:
-        """The reason why it is not trained, whoever's doing that is; None where it may be."""
-        if (end := self.end).outcome is Outcome.POLICY:
-            return None
-        message = f"the rollout ended with {end.reason}"
-        return end.error or ErrorRecord(type=end.reason.value, message=message, traceback="", where=Phase.LOOP)
+            end = End.from_error(self.error, Phase.LOOP, outcome=Outcome.INFRASTRUCTURE)
+        if end is None:
+            ends = [] if self.result is None else [self.result.end]
+            ends += [sample.end for sample in self.samples] or [NOTHING_SAMPLED]
+            end = next((each for each in ends if each.outcome.is_lost), ends[0])
+        if end.error is None and end.outcome is not Outcome.POLICY:
+            message = f"the rollout ended with {end.reason}"
+            record = ErrorRecord(type=end.reason.value, message=message, traceback="", where=Phase.LOOP)
+            end = replace(end, error=record)
+        object.__setattr__(self, "end", end)
 
 
 R = TypeVar("R", bound=Rollout)
@@ -65,7 +72,7 @@ R = TypeVar("R", bound=Rollout)
 
 async def drive_rollout(
     attempt: Callable[[], Awaitable[R]],
-    failed: Callable[[Exception], R],
+    kind: type[R],
     *,
     retries: int,
     pause: float | None = None,
@@ -76,7 +83,7 @@ async def drive_rollout(
 
     Args:
         attempt: Called once for every attempt.
-        failed: Makes the rollout of an attempt that raised.
+        kind: The class of the rollout, for an attempt that raised.
         retries: Further attempts of a rollout that was lost.
         pause: Seconds before the first further attempt; `RETRY_PAUSE` if None.
         is_stopping: True once the trainer wants no further attempt.
@@ -89,12 +96,12 @@ async def drive_rollout(
         except fatal:
             raise
         except Exception as error:  # the boundary of a rollout: whatever it was, the others go on
-            return failed(error)
+            return kind(error=error)
 
     def find_loss(rollout: R) -> str | Exception | None:
-        if not rollout.is_lost or is_stopping():
+        if not rollout.end.outcome.is_lost or is_stopping():
             return None
-        return rollout.error or (rollout.failure.message if rollout.failure else "it sampled nothing")
+        return rollout.error or str(rollout.end)
 
     policy = RetryPolicy(max_attempts=1 + retries, delay=RETRY_PAUSE if pause is None else pause)
     return await run_attempts(try_attempt, find_loss, policy)
@@ -124,7 +131,7 @@ async def collect_rollouts(
         async def attempt() -> Rollout:
             return Rollout(samples=await run())
 
-        return await drive_rollout(attempt, lambda error: Rollout(error=error), retries=retries, pause=pause)
+        return await drive_rollout(attempt, Rollout, retries=retries, pause=pause)
 
     rollouts = await asyncio.gather(*map(drive, runs))
     errors = [rollout.error for rollout in rollouts if rollout.error is not None]

@@ -214,7 +214,7 @@ async def run_rollout(
         return Rollout(samples=samples_from_step(result, experts_shape=shape, placement=None), result=result)
 
     make_model()  # wrong options raise before any attempt
-    rollout = await drive_rollout(attempt, lambda error: Rollout(error=error), retries=retries)
+    rollout = await drive_rollout(attempt, Rollout, retries=retries)
     if isinstance(rollout.error, _WRONG_CODE):
         raise rollout.error
     result, backend = rollout.result, backends[-1]

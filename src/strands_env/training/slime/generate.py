@@ -12,7 +12,7 @@ from strands_env.core import Outcome, StepResult, TerminationReason
 from strands_env.training.build import samples_from_step
 from strands_env.training.driver import FailureStreakError, drive_rollout
 from strands_env.training.export import image_tensors, with_all_sampled_tokens
-from strands_env.training.sample import InvalidSampleError, TrainingSample
+from strands_env.training.sample import TrainingSample
 from strands_env.training.slime.live_rollout import Episode, RolloutBackend
 from strands_env.training.slime.prompt import (
     NO_PROCESSOR,
@@ -22,12 +22,11 @@ from strands_env.training.slime.prompt import (
     prompt_images,
     read_prompt,
 )
-from strands_env.training.slime.rows import SlimeRollout, check_tokens, fields_that_stop_the_run, put, write
+from strands_env.training.slime.rows import STOPPED, SlimeRollout, check_tokens, fields_that_stop_the_run, put, write
 from strands_env.training.slime.settings import (
     RolloutCall,
     SlimeConfigError,
     SlimeSettings,
-    drops_exceptions,
     load,
     warn_once,
 )
@@ -65,13 +64,13 @@ async def generate_with(state: Any, args: Any, sample: Any, sampling_params: dic
         with SESSION.rollout_failures.running(call):
             rollout = await drive_rollout(
                 partial(_attempt, call),
-                lambda error: SlimeRollout(error=error),
+                SlimeRollout,
                 retries=call.settings.retries,
                 is_stopping=lambda: call.is_stopping,
                 fatal=(SlimeConfigError,),
             )
-            if rollout.is_lost and call.is_stopping:  # slime asks again for what the end of its step has broken
-                rollout = SlimeRollout(is_stopped=True)
+            if call.is_stopping and rollout.end.outcome.is_lost and rollout.end != STOPPED:
+                rollout = SlimeRollout(end=STOPPED)  # slime asks again for what the end of its step has broken
             try:
                 rows = write(call, rollout)
             except Exception as error:  # the boundary of a rollout, such as facts of a reward that cannot be copied
@@ -79,20 +78,21 @@ async def generate_with(state: Any, args: Any, sample: Any, sampling_params: dic
                 rows = write(call, rollout)
             _count(call, rollout)
     except (SlimeConfigError, FailureStreakError) as error:
-        if not drops_exceptions():
-            raise
         rows = [fields_that_stop_the_run(error)]
     return put(sample, rows)
 
 
 def _count(call: RolloutCall, rollout: SlimeRollout) -> None:
     """Count a failure in a row, or begin again. Evaluations end by themselves."""
-    if call.evaluation or rollout.is_stopped:
+    if call.evaluation or rollout.end == STOPPED:
         return
-    if (error := rollout.streak_error) is not None:
-        SESSION.rollout_failures.add(call, error, call.settings.max_failures)
-    elif rollout.failure is None:
+    has_waited = rollout.episode is not None and rollout.episode.suspensions > 0
+    if rollout.has_rows:
         SESSION.rollout_failures.reset()
+    elif has_waited and rollout.end.reason is TerminationReason.TIMEOUT:
+        return  # the time was not the rollout's own
+    elif (error := rollout.end.error) is not None:
+        SESSION.rollout_failures.add(call, error, call.settings.max_failures)
 
 
 async def _attempt(call: RolloutCall) -> SlimeRollout:
@@ -110,7 +110,7 @@ async def _attempt(call: RolloutCall) -> SlimeRollout:
         collect = partial(_collect, call, episode, result)
         rollout = await asyncio.to_thread(collect) if has_pictures else collect()
     else:
-        rollout = SlimeRollout(episode=episode, is_stopped=True)
+        rollout = SlimeRollout(episode=episode, end=STOPPED)
         if call.partial:
             SESSION.suspended.put(call.key, episode)
     return rollout
@@ -284,9 +284,7 @@ def _check_and_process(
     if episode.suspensions and result.termination_reason is TerminationReason.TIMEOUT:
         # The clock of the step ran on while the rollout was suspended: that time is not the policy's.
         raise TimeoutError("the deadline of the step passed, and the rollout was suspended meanwhile")
-    if not samples:
-        raise InvalidSampleError("the rollout sampled no tokens, or none that are to be trained")
-    if not len(samples[0]):
+    if not any(map(len, samples)):
         return []  # the policy's outcome before the first token
     for sample in samples:
         check_tokens(call, sample)

@@ -33,7 +33,7 @@ from strands_env.training.slime.rows import (
     rollout_key,
     unusable_reward,
 )
-from strands_env.training.slime.settings import SlimeConfigError, SlimeSettings, Trainer, drops_exceptions, load
+from strands_env.training.slime.settings import SlimeConfigError, SlimeSettings, Trainer, load
 from strands_env.training.slime.shared_state import SESSION
 from strands_env.training.teacher import score_with_teacher
 from strands_sglang import get_client, get_tokenizer
@@ -118,8 +118,6 @@ async def reward_func(args: Any, sample: Any, **kwargs: Any) -> Any:
         score_of = {id(one): score for members, score in zip(rollouts, scores, strict=True) for one in members}
         rewards = [score_of[id(one)] if one.reward is None else one.reward for one in samples]
     except (SlimeConfigError, FailureStreakError) as error:
-        if not drops_exceptions():
-            raise
         rewards = [put(one, [fields_that_stop_the_run(error)]).reward for one in samples]
     return rewards if isinstance(sample, Sequence) else rewards[0]
 

@@ -6,16 +6,16 @@ import copy
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
+from strands_env.core.termination import End, ErrorRecord, Outcome, Phase, TerminationReason
 from strands_env.training.advantages import finite_number
 from strands_env.training.driver import Rollout
 from strands_env.training.export import one_row, status_of
 from strands_env.training.sample import InvalidSampleError, TrainingSample
 from strands_env.training.slime.live_rollout import Episode
-from strands_env.training.slime.settings import METADATA_KEY, RolloutCall
+from strands_env.training.slime.settings import METADATA_KEY, RolloutCall, drops_exceptions
 from strands_sglang.trajectory import SamplingMask
 
 Fields: TypeAlias = dict[str, Any]
@@ -25,45 +25,39 @@ _NO_ROOM = (
     "no room for a single token: raise rollout_max_response_len or rollout_max_context_len, or shorten prompt and tools"
 )
 _NO_PATH = "no path of the rollout is meant to be trained: see the environment's is_trained()"
+STOPPED = End(
+    TerminationReason.ABORTED,
+    error=ErrorRecord(type="aborted", message="slime ended its rollout step", traceback="", where=Phase.LOOP),
+)
+"""The end of a rollout for which slime asks again."""
 
 
-@dataclass(frozen=True, kw_only=True)  # without slots, which break super()
+@dataclass(frozen=True, kw_only=True)
 class SlimeRollout(Rollout):
-    """A rollout after an attempt, with what slime needs beside its samples.
+    """A rollout after an attempt, with the data slime needs beside its samples.
 
     Attributes:
         episode: Its models and counters; None where it was not started.
         pixels: Tensors of the images of each sample; None for one without.
         token_counts: Number of sampled tokens, and of those not trained, by reason.
-        is_stopped: slime has ended its step, and asks for the rollout again.
     """
 
     episode: Episode | None = None
     pixels: Sequence[Mapping[str, Any] | None] = ()
     token_counts: Mapping[str, int] = field(default_factory=dict)
-    is_stopped: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.has_rows and self.end.error is None:
+            has_paths = self.result is not None and self.result.recorded_trajectories
+            hint = _NO_PATH if has_paths else _NO_ROOM
+            error = ErrorRecord(type=self.end.reason.value, message=hint, traceback="", where=Phase.MODEL)
+            object.__setattr__(self, "end", replace(self.end, error=error))
 
     @property
-    def is_lost(self) -> bool:
-        """Another attempt is due."""
-        return not self.is_stopped and super().is_lost
-
-    @property
-    def is_empty(self) -> bool:
-        """The policy brought it to its end before a token came, or its environment wants no path trained."""
-        return self.failure is None and len(self.samples) > 0 and not len(self.samples[0])
-
-    @property
-    def streak_error(self) -> ErrorRecord | None:
-        """The error that counts towards the end of the run; None for a time-out of a rollout that was suspended."""
-        has_waited = self.episode is not None and self.episode.suspensions > 0
-        end = self.end
-        if has_waited and end.reason is TerminationReason.TIMEOUT:
-            return None
-        if not self.is_empty:
-            return self.failure
-        message = _NO_PATH if self.result is not None and self.result.recorded_trajectories else _NO_ROOM
-        return end.error or ErrorRecord(type=end.reason.value, message=message, traceback="", where=Phase.MODEL)
+    def has_rows(self) -> bool:
+        """Its samples can be trained: the end is the policy's, and a token came before it."""
+        return self.end.outcome is Outcome.POLICY and any(map(len, self.samples))
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -71,11 +65,10 @@ class SlimeRollout(Rollout):
 
 def write(call: RolloutCall, rollout: SlimeRollout) -> list[Fields]:
     """The fields of slime's samples: one dict for each path that is exported, with every field a rollout may set."""
-    if rollout.is_stopped:
+    if rollout.end == STOPPED:
         return [_blank_fields(call.sample) | _held_fields(call, rollout)]
-    is_trained = rollout.failure is None
-    paths: Sequence[TrainingSample] = rollout.samples if is_trained else ()
-    if has_placeholder := not is_trained or rollout.is_empty:  # slime's tensors cannot be empty
+    paths: Sequence[TrainingSample] = rollout.samples if rollout.end.outcome is Outcome.POLICY else ()
+    if not rollout.has_rows:  # slime's tensors cannot be empty
         paths = [one_row(paths, experts_shape=call.experts_shape)]
     notes = _notes(call, rollout)
     rows = []
@@ -87,7 +80,7 @@ def write(call: RolloutCall, rollout: SlimeRollout) -> list[Fields]:
             **own,
             **{name: getattr(path, name) for name in ("agent_name", "agent_id", "role", "parent")},
         }
-        if not has_placeholder:
+        if rollout.has_rows:
             row["response"] = _response_text(rollout, row["tokens"][path.prompt_length :])
         if rollout.pixels and rollout.pixels[number] is not None:
             row["multimodal_train_inputs"] = rollout.pixels[number]
@@ -117,12 +110,14 @@ def put(sample: Any, rows: Sequence[Fields]) -> Any:
 
 
 def fields_that_stop_the_run(error: Exception) -> Fields:
-    """A finished sample at which slime's run, not its worker, stops.
+    """A finished sample at which slime's run, not its worker, stops; the error itself where slime lets it through.
 
     The fully asynchronous worker logs an exception and goes on, so that the run would wait for the group forever. The
     run reads `int(sample.index)` of each finished group: the error's text is not a number, and the
     `ValueError` quotes it.
     """
+    if not drops_exceptions():
+        raise error
     return {"status": "completed", "reward": 0.0, "index": f"{type(error).__name__}: {error}"}
 
 
@@ -204,7 +199,7 @@ def _response_text(rollout: SlimeRollout, ids: list[int]) -> str:
 def _notes(call: RolloutCall, rollout: SlimeRollout) -> dict[str, Any]:
     """The notes that we leave in a sample's metadata, for our hooks and for whoever looks at it."""
     notes: dict[str, Any] = {"evaluation": call.evaluation, "termination_reason": rollout.end.reason.value}
-    if (error := rollout.failure) is not None:
+    if rollout.end.outcome is not Outcome.POLICY and (error := rollout.end.error) is not None:
         return notes | {"error": {"type": error.type, "message": error.message, "where": error.where.value}}
     if (result := rollout.result) is not None and rollout.episode is not None:
         notes["final_response"] = result.observation.final_response or ""
@@ -237,7 +232,7 @@ def _counter_fields(sample: Any, rollout: SlimeRollout) -> Fields:
 
 def _reward_fields(call: RolloutCall, rollout: SlimeRollout, reward: float | None, tokens: Sequence[int]) -> Fields:
     """Slime's reward of a path, None where slime is to ask for it. A path that must not count is removed."""
-    category = "unscored" if rollout.failure is None else "failed"
+    category = "unscored" if rollout.end.outcome is Outcome.POLICY else "failed"
     result = None if rollout.result is None else rollout.result.reward
     is_scored = result is not None or (rollout.episode is not None and rollout.episode.scores)
     if reward is None and (is_scored or category != "unscored"):  # a reward function may abstain

@@ -20,10 +20,6 @@ def ended(reason: TerminationReason) -> Rollout:
     return Rollout(samples=samples_from_step(result), result=result)
 
 
-def failed(error: Exception) -> Rollout:
-    return Rollout(error=error)
-
-
 def scripted(*script: Rollout | Exception) -> tuple[Callable[[], Awaitable[Rollout]], list[Any]]:
     """An attempt that goes as the script says, and what is left of it."""
     left = list(script)
@@ -41,27 +37,28 @@ def scripted(*script: Rollout | Exception) -> tuple[Callable[[], Awaitable[Rollo
 async def test_an_attempt_is_repeated_where_the_one_table_says_infrastructure(reason: TerminationReason) -> None:
     first, second = ended(reason), ended(TerminationReason.TASK_COMPLETE)
     attempt, left = scripted(first, second)
-    kept = await drive_rollout(attempt, failed, retries=1, pause=0.0)
+    kept = await drive_rollout(attempt, Rollout, retries=1, pause=0.0)
     is_lost = reason.outcome() is Outcome.INFRASTRUCTURE
     assert kept is (second if is_lost else first)
     assert len(left) == (not is_lost)
-    assert (first.failure is None) == (reason.outcome() is Outcome.POLICY)
+    assert first.end.outcome is reason.outcome()
+    assert (first.end.error is None) == (reason.outcome() is Outcome.POLICY)
 
 
 async def test_the_last_attempt_is_kept_and_what_it_raised_is_its_failure() -> None:
     attempt, left = scripted(ended(TerminationReason.TIMEOUT), KeyError("no sandbox"))
-    kept = await drive_rollout(attempt, failed, retries=1, pause=0.0)
-    assert kept.failure is not None and kept.failure.type == "KeyError"
+    kept = await drive_rollout(attempt, Rollout, retries=1, pause=0.0)
+    assert kept.end.error is not None and kept.end.error.type == "KeyError"
     assert (kept.end.outcome, left) == (Outcome.INFRASTRUCTURE, [])
 
 
 async def test_nothing_is_repeated_once_the_trainer_stops_or_the_configuration_is_wrong() -> None:
     attempt, left = scripted(Rollout(), ended(TerminationReason.TASK_COMPLETE))
-    assert (await drive_rollout(attempt, failed, retries=1, pause=0.0, is_stopping=lambda: True)).samples == ()
+    assert (await drive_rollout(attempt, Rollout, retries=1, pause=0.0, is_stopping=lambda: True)).samples == ()
     assert len(left) == 1
     attempt, left = scripted(ZeroDivisionError("wrong"), ended(TerminationReason.TASK_COMPLETE))
     with pytest.raises(ZeroDivisionError):
-        await drive_rollout(attempt, failed, retries=1, pause=0.0, fatal=(ZeroDivisionError,))
+        await drive_rollout(attempt, Rollout, retries=1, pause=0.0, fatal=(ZeroDivisionError,))
     assert len(left) == 1
 
 
