@@ -26,8 +26,9 @@ from typing import Any, NoReturn, Unpack
 from strands.types.tools import ToolSpec
 
 from ..backends import CONSTRAINTS, Backend, GenerateClient, as_backend
-from ..exceptions import MediaError, MessageConversionError, explain_arguments
+from ..exceptions import ControlTokenError, MediaError, MessageConversionError, explain_arguments
 from ..fast_paths import FastPath
+from ..template import ControlTokens
 from ..tokenizer import LONG_TEXT, Tokenizer, TokenizerAdapter
 from ..tool_parsers import ToolParser, as_tool_parser
 from ..trajectory import (
@@ -47,13 +48,15 @@ from ..trajectory import (
 )
 from ..trajectory.images import Processor, image_expander
 from ..trajectory.media import ImageExpander
+from .formats import Formats, PromptFormat
 from .generation import generate
 from .history_reader import StrandsReader
 from .limits import CancelScope, Reservation, SharedBudget
 from .messages import SystemPrompt, read_message, system_text
 from .model_options import DEFAULTS, InjectedContext, ModelOptions, ReasoningPolicy, SGLangConfig, merge_options
 from .plan import CallPlanner
-from .prompts import PreparedTurn, PromptBuilder, PromptFormat, TurnRequest, drops_reasoning
+from .prompt_images import PromptImages
+from .prompts import PreparedTurn, Prompts, TurnRequest
 from .reply import SampledTurn, read_reply, without_stop
 
 logger = logging.getLogger(__name__)
@@ -109,7 +112,9 @@ class Conversation:
         self.expander: ImageExpander | None = (
             self.backend.image_expander if processor is None else image_expander(processor)
         )
-        self._prompts = PromptBuilder(self._tokens, chat_template, parser, self.expander, self.config)
+        self._formats = Formats(self._tokens, chat_template, parser)
+        self._images = PromptImages(self._tokens, self.expander)
+        self._prompts = Prompts(self._tokens, self._images)
         self._histories = StrandsReader()
         self._planner = CallPlanner(
             self._tokens, self.forest, vocab_size, proves_once=getattr(self.expander, "is_verified", False)
@@ -158,6 +163,7 @@ class Conversation:
         """Start a new episode: trajectories, call ids and budgets start over; calls in flight are dropped."""
         with self._lock:  # a thread may be preparing a call
             self.forest.reset()
+            self._images.reset()
             self._prompts.reset()
         self._budget = SharedBudget()
         self._parse_errors.clear()
@@ -173,7 +179,7 @@ class Conversation:
 
     def update_config(self, **changes: Unpack[ModelOptions]) -> None:
         """Change options, with the errors of the constructor. A changed template argument starts a new path."""
-        self.config = self._prompts.options = merge_options(self.config, changes, self.backend)
+        self.config = merge_options(self.config, changes, self.backend)
 
     # ---- a turn ------------------------------------------------
 
@@ -200,30 +206,42 @@ class Conversation:
 
         What is wrong with an image is said by `prepare`.
         """
-        if self.expander is None:
-            return
-        new = [image for message in messages for image in message.images if not self._prompts.knows_image(image)]
+        options = self.config
+        new = self._images.select_new((image for message in messages for image in message.images), options)
 
         def read_new() -> None:
             for image in new:
                 with contextlib.suppress(MediaError):
-                    self._prompts.prepare_image(image)
+                    self._images.prepare(image, options)
 
         if new:
             await asyncio.to_thread(read_new)
 
     def find_problem(self, part: str | Image, *, role: str, tools: Sequence[ToolSpec] = ()) -> str | None:
         """Why a part cannot be shown in a message of a role (`user` or `tool`), or None if it can."""
-        return self._prompts.find_problem(self._prompts.format_of(tools), part, role)
+        prompt_format = self._formats.get(tools, self.config)
+        try:
+            if isinstance(part, Image):
+                self._images.prepare(part, self.config)
+                self._images.check_role(prompt_format, role)
+            elif self.config["control_tokens"] == ControlTokens.ERROR:
+                prompt_format.renderer.initial([{"role": "user", "content": part}])
+        except MediaError as error:
+            return str(error)
+        except ControlTokenError:  # whose words spell the token, too
+            return "it spells a control token"
+        return None
 
     def prepare(self, request: TurnRequest) -> PreparedTurn:
         """Locate and render a request. Nothing is sent, and no turn is recorded; raises what `turn` raises of that."""
-        history, tools_key = self._read_history(request), self._prompts.key_of(request.tools)
-        return self._render(request, history, tools_key, self._locate(request, history, tools_key))
+        history, options = self._read_history(request), self.config
+        tools_key = self._formats.key_of(request.tools, options)
+        return self._render(request, history, options, tools_key, self._locate(request, history, tools_key))
 
     async def prepare_aside(self, request: TurnRequest) -> PreparedTurn:
         """`prepare`, in a thread where it would hold up the event loop: for a long text, or behind another one."""
-        history, tools_key = self._read_history(request), self._prompts.key_of(request.tools)
+        history, options = self._read_history(request), self.config
+        tools_key = self._formats.key_of(request.tools, options)
         await self.read_images(history)
         location = self._locate(request, history, tools_key)
         size = len(system_text(request.system)) if location.parent is None and request.system else 0
@@ -231,9 +249,9 @@ class Conversation:
             size += message.size
         is_long = size >= LONG_TEXT and self._tokens.codec.is_parallel
         if is_long or not self._lock.acquire(blocking=False):
-            return await asyncio.to_thread(self._render, request, history, tools_key, location)
+            return await asyncio.to_thread(self._render, request, history, options, tools_key, location)
         try:
-            return self._render(request, history, tools_key, location)
+            return self._render(request, history, options, tools_key, location)
         finally:
             self._lock.release()
 
@@ -259,22 +277,22 @@ class Conversation:
     def _locate(self, request: TurnRequest, history: History, tools_key: bytes) -> Location:
         return self.forest.locate(self._context(system_text(request.system), tools_key), history, request)
 
-    def _render(self, request: TurnRequest, history: History, tools_key: bytes, location: Location) -> PreparedTurn:
+    def _render(
+        self, request: TurnRequest, history: History, options: SGLangConfig, tools_key: bytes, location: Location
+    ) -> PreparedTurn:
         messages = history.messages
         with self._lock:
-            prompt_format = self._prompts.format_of(request.tools, tools_key)
+            prompt_format = self._formats.get(request.tools, options, tools_key)
             system = system_text(request.system)
-            branches = self.config["reasoning_policy"] is ReasoningPolicy.BRANCH
+            branches = options["reasoning_policy"] is ReasoningPolicy.BRANCH
             if location.parent is not None and (
-                request.as_root or (branches and drops_reasoning(prompt_format, messages[location.first_new :]))
+                request.as_root or (branches and prompt_format.drops_reasoning(messages[location.first_new :]))
             ):
                 location = location.as_root()
             self._note_root(location)
             if location.parent is None:
                 self.forest.reserve_call_ids(messages)
-                prompt = self._prompts.root(prompt_format, location, messages, system)
-            else:
-                prompt = self._prompts.delta(prompt_format, location.parent, location, messages, system)
+            prompt = self._prompts.render(prompt_format, location, messages, system, options)
             if request.forced_tools and not request.constraints:
                 request = self._force_call(request, prompt_format)
             return PreparedTurn(
@@ -314,7 +332,10 @@ class Conversation:
         """Number of tokens of a history: exact for what is held, a guess by length for the rest. Nothing is encoded."""
         text, held, count = system_text(system), 0, 0
         if any(message["role"] == "assistant" for message in messages):  # else none of it is held
-            history, context = self._histories.read(messages), self._context(text, self._prompts.key_of(tools))
+            history, context = (
+                self._histories.read(messages),
+                self._context(text, self._formats.key_of(tools, self.config)),
+            )
             turn, held = self.forest.held_part(context, history)
             count = 0 if turn is None else turn.expanded_end
         size = sum(len(encode_value(message["content"])) for message in messages[held:])
@@ -335,7 +356,7 @@ class Conversation:
 
         A message that the template refuses or loses is a `TemplateError`.
         """
-        return self._prompts.format_of(tools).renderer.initial(chat)
+        return self._formats.get(tools, self.config).renderer.initial(chat)
 
     def token_texts(self, ids: Sequence[int]) -> list[str]:
         """The text of every token by itself."""
@@ -382,7 +403,7 @@ class Conversation:
             reason = f"the backend has no grammars{can.hint('constraints')}"
         elif taken:
             reason = f"sampling_params has {min(taken)}, and a call takes one grammar"
-        elif (grammar := self._prompts.call_grammar(prompt_format, names)) is not None:
+        elif (grammar := prompt_format.call_grammar(names, self._tokens)) is not None:
             return replace(request, constraints={"ebnf": grammar})
         else:
             reason = "a grammar cannot spell the model's format of calls"

@@ -114,7 +114,7 @@ def texts_in(answer: Any) -> Iterator[str]:
 def test_markers_that_nothing_takes_off_are_refused_with_tools_and_warned_of_once_without(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strands_sglang.conversation.prompts._warned", set())  # a test before may have been warned
+    monkeypatch.setattr("strands_sglang.conversation.formats._warned", set())  # a test before may have been warned
     caplog.set_level(logging.WARNING)
     for tools in ([], [], [SPEC]):
         conversation = Conversation(tokenizer=tokenizer(), client=Replay([]), chat_template=ONE_BAR)
