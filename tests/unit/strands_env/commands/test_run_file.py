@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import json
 import re
 
@@ -161,3 +162,9 @@ def test_a_file_that_is_missing_or_one_too_many_is_a_sentence(arguments, why, ca
 def test_the_schema_of_the_documentation_is_that_of_the_command(capsys):
     published = (ROOT / "docs" / "run.schema.json").read_text()
     assert run(capsys, "--schema")[1] == published, "run: strands-env eval --schema > docs/run.schema.json"
+
+
+def test_the_options_of_the_documentation_are_those_of_the_command(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    page = importlib.import_module("options_page")
+    assert page.written(page.PAGE.read_text("utf-8")) == page.PAGE.read_text("utf-8"), "python scripts/options_page.py"
