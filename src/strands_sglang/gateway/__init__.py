@@ -4,8 +4,7 @@
 """
 
 from .counters import Counters
-from .passing import OtherBackend
 from .server import Gateway
 from .session import Session
 
-__all__ = ["Counters", "Gateway", "OtherBackend", "Session"]
+__all__ = ["Counters", "Gateway", "Session"]
