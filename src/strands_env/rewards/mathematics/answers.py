@@ -30,6 +30,7 @@ from strands_env.rewards.sentences import (
 from .boxes import OPEN_BOX, Boxes, Statement, find_boxes, unit_behind
 from .comparing import same
 from .formulas import comparing_under
+from .lexing import FORMULA
 from .nodes import Node, is_plain_name
 from .products import ordered_letters, reads_as_word
 from .texts import Question, Reading, plain, readings
@@ -79,7 +80,7 @@ _PREPOSITION = re.compile(r"(?i)\A\W*(?:in|on|at)\s+(?=\d{3,4}\b|\d{1,2}:|[A-Z][
 _ADJUNCT = re.compile(r",?\s+(?:after|in|at|from|between|among|across|per|with|on)\s(?=[^\n]*\d)|\s+\((?=[^()]*\d)")
 """Begins what only says where, when or of what, with a number of its own: `36 students in 2 classes`."""
 _BETWEEN = re.compile(r"(?:[\s,;$&*]|\\[()\[\]]|and|or|then|[A-Za-z](?:_\w)?\s*=)*")
-_FORMULA = re.compile(r"(?<!\\)\$\$(.+?)\$\$|(?<!\\)\$((?:\\.|[^$\\])+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_FORMULA = re.compile(FORMULA, re.DOTALL)
 _MONTH = r"(?:jan|feb|mar|apr|may|june?|july?|aug|sept?|oct|nov|dec)[a-z]*\.?"
 _NUMBER = re.compile(
     rf"""(?i)\b{_MONTH}\s+\d{{1,2}}(?:st|nd|rd|th)?,?\s+\d{{4}}\b|\b\d{{1,2}}(?:st|nd|rd|th)?\s+(?:of\s+)?{_MONTH},?\s+\d{{4}}\b|(?<![\w.:])\d{{1,2}}:\d\d(?::\d\d)?(?:\s?[ap]\.?m\b\.?)?(?![\w:])

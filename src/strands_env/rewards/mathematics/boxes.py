@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from .comparing import same
-from .lexing import ROWS
+from .lexing import FORMULA, ROWS
 from .texts import readings
 from .vocabulary import FACTORS, QUANTITIES, UNITS
 
@@ -23,8 +23,7 @@ OPEN_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])")
 _BARE_BOX = re.compile(r"\\(?:boxed|fbox)\s*(-?\d[\d.,]*(?<![.,])|(?<=\s)[A-Za-z](?![A-Za-z])|\\[a-z]+(?![A-Za-z{]))")
 _DELIMITERS = re.compile(r"(?<!\\)(?:\\\\)*(\\[()\[\]]|\$\$?)")
 _FORMULA = re.compile(
-    r"(?<!\\)\$\$(?P<display>.+?)\$\$|(?<!\\)\$(?P<inline>(?:\\.|[^$\\])+)\$|\\\((?P<round>.+?)\\\)|\\\[(?P<square>.+?)\\\]"
-    r"|\\begin\s*\{(?P<name>(?:align|equation|gather|multline)\*?)\}(?P<lines>.+?)\\end\s*\{(?P=name)\}",
+    FORMULA + r"|\\begin\s*\{(?P<name>(?:align|equation|gather|multline)\*?)\}(?P<lines>.+?)\\end\s*\{(?P=name)\}",
     re.DOTALL,
 )
 _BOX = "\x00"

@@ -21,6 +21,12 @@ class Undefined(Exception):
     """The text is read, and denotes nothing, or a number that is too large to compute."""
 
 
+def require(condition: object, why: str, kind: type[Exception] = Unreadable) -> None:
+    """Read on only where this holds; otherwise the text is unreadable, or undefined."""
+    if not condition:
+        raise kind(why)
+
+
 class Token(NamedTuple):
     """A token: `kind` is number, letter, word, command or mark."""
 
@@ -30,6 +36,11 @@ class Token(NamedTuple):
     """White space stands in front."""
 
 
+FORMULA = (
+    r"(?<!\\)\$\$(?P<display>.+?)\$\$|(?<!\\)\$(?P<inline>(?:\\.|[^$\\])+)\$"
+    r"|\\\((?P<round>.+?)\\\)|\\\[(?P<square>.+?)\\\]"
+)
+"""A formula among words, by its delimiters; dots match line breaks."""
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ", "0123456789+-ni")
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n")
 _SYMBOLS = {

@@ -14,7 +14,7 @@ from typing import Any
 import sympy
 from sympy import Symbol
 
-from .lexing import Unreadable, lex, normalise
+from .lexing import lex, normalise, require
 
 _FACTOR = re.compile(r"([A-Za-z])(?:_(?:\{[^{}]*\}|\w))?(?:\^(?:\{[^{}]*\}|\w))?")
 _PRODUCT = re.compile(rf"(?:{_FACTOR.pattern.replace('([A-Za-z])', '[A-Za-z]')})+")
@@ -59,8 +59,8 @@ def cross(left: Any, right: Any) -> Any:
     sums = []
     for side in (left, right):
         sums.append({symbol: side.coeff(symbol) for symbol in side.free_symbols if _VECTOR.match(symbol.name)})
-        if sums[-1] and sum(one * factor for one, factor in sums[-1].items()) != side.expand():
-            raise Unreadable("a product of vectors in a product of vectors")
+        is_sum = not sums[-1] or sum(one * factor for one, factor in sums[-1].items()) == side.expand()
+        require(is_sum, "a product of vectors in a product of vectors")
     if not all(sums):
         return left * right
     product = sympy.Integer(0)

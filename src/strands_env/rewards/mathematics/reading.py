@@ -18,7 +18,7 @@ from sympy import Integer, Rational, Symbol
 
 from strands_env.rewards.numerals import number_in_words
 
-from .lexing import Undefined, Unreadable
+from .lexing import Undefined, Unreadable, require
 from .nodes import Node, is_symbol, rename, variable_of
 from .scalars import ScalarReader
 from .vocabulary import (
@@ -66,21 +66,19 @@ class Reader(ScalarReader):
     def whole(self) -> Node:
         """The text as one node."""
         node = self._attempt(self._option) or self._items()
-        if self._peek().kind != "end":
-            raise Unreadable(f"{self._peek().value!r} is not understood here")
+        require(self._peek().kind == "end", f"{self._peek().value!r} is not understood here")
         return node
 
     def _option(self) -> Node:
         """`(C) 15`, `C. 15`: the letter of a choice, and what it stands for."""
         bracket = self._take("(")
         letter = self._token()
-        if not (letter.kind in ("letter", "word") and re.fullmatch("[A-J]", letter.value)):
-            raise Unreadable("no letter of a choice")
+        require(letter.kind in ("letter", "word") and re.fullmatch("[A-J]", letter.value), "no letter of a choice")
         self._expect(*((")",) if bracket else (")", ".", ":")))
         following = self._peek()
         is_apart = letter.kind == "word" or following.spaced or not bracket
-        if following.kind in ("end", "mark") or following.value in (*RELATIONS, *_SET_OPERATORS) or not is_apart:
-            raise Unreadable("no choice")
+        is_expression = following.kind in ("end", "mark") or following.value in (*RELATIONS, *_SET_OPERATORS)
+        require(is_apart and not is_expression, "no choice")
         return Node("option", (letter.value, self._items()))
 
     def _items(self) -> Node:
@@ -103,8 +101,7 @@ class Reader(ScalarReader):
         if (congruence := _congruence(items)) is not None:
             return congruence
         if joints and all(item.kind == "relation" and {*item.detail} & {"<", ">", "<=", ">=", "!="} for item in items):
-            if len(joints) > 1:
-                raise Unreadable("and beside or")
+            require(len(joints) == 1, "and beside or")
             return Node("group", tuple(items), "all" if "and" in joints else "any")
         are_letters = all(re.fullmatch("[A-J]", str(item.args[0])) for item in items if item.args)
         are_names = len({item.args[0] for item in items if item.kind == "relation"}) == len(items)
@@ -165,9 +162,7 @@ class Reader(ScalarReader):
 
     def _call(self) -> Node:
         """`f(x)`, `P(A)`, `f'(2)` as the name of what stands behind the equals sign."""
-        call = _CALL.match("".join(token.value for token in self._tokens[self._at :]))
-        if call is None:
-            raise Unreadable("no function")
+        call = _CALL.match("".join(token.value for token in self._tokens[self._at :])) or self._fail("no function")
         length = 0
         while length < call.end():
             length += len(self._token().value)
@@ -191,8 +186,8 @@ class Reader(ScalarReader):
         *first, last = members
         if last.kind == "quantity" and last.detail in _HALVES:  # `9:30 pm`
             hour, *rest = (part.args[0] for part in (*first, last.args[0]))
-            if not is_clock or last.args[0].kind != "scalar" or not all(part.is_Integer for part in (hour, *rest)):
-                raise Unreadable("no time")
+            is_time = is_clock and last.args[0].kind == "scalar" and all(part.is_Integer for part in (hour, *rest))
+            require(is_time, "no time")
             return Node("time", (int(hour) % 12 + _HALVES[last.detail], *map(int, rest), *[0] * (2 - len(rest))))
         if len(members) == 1:
             return last
@@ -276,17 +271,15 @@ class Reader(ScalarReader):
 
     def _smaller(self, name: str) -> Node:
         self._take("and", ",")
-        if self._peek().kind != "number":
-            raise Unreadable("no number")
+        require(self._peek().kind == "number", "no number")
         if name in ("degree", "arcminute") and self._peek(1).value in ("'", '"'):
             node, mark = Node("scalar", (self._number(self._token()),)), self._token().value
             return self._with_smaller(node, "arcsecond" if mark == '"' or self._take("'") else "arcminute")
         rest = self._member()
         smaller = rest.detail[0][0] if rest.kind == "quantity" and len(rest.detail) == 1 else ""
-        if name not in UNITS or smaller not in UNITS or not UNITS[name][1]:
-            raise Unreadable("no units")
-        if UNITS[name][1] != UNITS[smaller][1] or not UNITS[smaller][0] < UNITS[name][0]:
-            raise Unreadable("no smaller unit")
+        require(name in UNITS and smaller in UNITS and UNITS[name][1], "no units")
+        (size, kind), (small_size, small_kind) = UNITS[name], UNITS[smaller]
+        require(kind == small_kind and small_size < size, "no smaller unit")
         return rest
 
     def _unit(self) -> Counter[str]:
@@ -319,8 +312,7 @@ class Reader(ScalarReader):
                     sign = power = 1
             elif last and self._take("^"):
                 exponent = self._argument(signed=True)
-                if not isinstance(exponent, Integer):
-                    raise Unreadable("a power of a unit")
+                require(isinstance(exponent, Integer), "a power of a unit")
                 unit[last] *= int(exponent)
             elif last and self._peek(1).kind == "word" and (mark := self._take("/", r"\cdot")):
                 sign = -1 if mark == "/" else sign
@@ -353,8 +345,7 @@ class Reader(ScalarReader):
             mark, closer = "(" if mark == "]" else mark, ")" if closer == "[" else closer
         if len(inner.args) == 2 and mark != r"\langle":
             return Node("group", inner.args, mark + closer)
-        if mark + closer in ("(]", "[)"):
-            raise Unreadable("brackets of two kinds")
+        require(mark + closer not in ("(]", "[)"), "brackets of two kinds")
         return Node("group", inner.args, "tuple")
 
     def _builder(self) -> Node:
@@ -378,8 +369,7 @@ class Reader(ScalarReader):
     def _named_set(self) -> Node:
         if self._take(r"\emptyset"):
             return Node("named", (), "empty")
-        if not self._peek().value.startswith(r"\mathbb"):
-            raise Unreadable("no set")
+        require(self._peek().value.startswith(r"\mathbb"), "no set")
         name = self._token().value.removeprefix(r"\mathbb")
         while mark := self._take("^", "_"):
             name += mark + self._text_argument()
@@ -395,8 +385,8 @@ class Reader(ScalarReader):
         self._expect("_")
         name = self._text_argument().lower()
         base = int(name) if name.isdigit() else NUMBER_WORDS.get(name, 0)
-        if not base or not re.fullmatch(r"\d[\dA-Za-z]*|[0-9A-F]{2,}" if base == 16 else r"\d[\dA-Za-z]*", digits):
-            raise Unreadable("no digits")
+        form = r"\d[\dA-Za-z]*|[0-9A-F]{2,}" if base == 16 else r"\d[\dA-Za-z]*"
+        require(base and re.fullmatch(form, digits), "no digits")
         try:
             int(digits, base)
         except ValueError as error:
@@ -407,8 +397,7 @@ class Reader(ScalarReader):
         """Cases; matrices are scalars."""
         self._expect(r"\begin")
         name = self._name()
-        if name not in ("cases", "dcases", "rcases"):
-            raise Unreadable(f"environment {name!r}")
+        require(name in ("cases", "dcases", "rcases"), f"environment {name!r}")
         rows: list[list[Node]] = []
         while not self._take(r"\end"):
             rows.append([self._items()])
@@ -418,8 +407,7 @@ class Reader(ScalarReader):
                 self._take(",", ".", ";")
             mark = self._take(r"\\") or self._expect(r"\end")
             self._at -= mark == r"\end"
-        if self._name() != name:
-            raise Unreadable("environments do not match")
+        require(self._name() == name, "environments do not match")
         if any(len(row) > 1 for row in rows):
             return Node("cases", tuple(Node("row", tuple(row)) for row in rows))
         items = [item for (row,) in rows for item in (row.args if row.detail == "list" else (row,))]

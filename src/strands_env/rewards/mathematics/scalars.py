@@ -11,7 +11,7 @@ import sympy
 from sympy import E, I, Integer, Matrix, Rational, Symbol, oo, pi
 from sympy.matrices.exceptions import ShapeError
 
-from .lexing import Token, Undefined, Unreadable
+from .lexing import Token, Undefined, Unreadable, require
 from .logic import truth_table
 from .nodes import Node
 from .products import cross
@@ -34,12 +34,11 @@ LOG_BASE = Symbol("ln(base of log)", positive=True)
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    if isinstance(base, sympy.MatrixBase) and not (isinstance(exponent, Integer) and abs(exponent) < 50):
-        raise Unreadable("a power of a matrix")
+    is_small = isinstance(exponent, Integer) and abs(exponent) < 50
+    require(is_small or not isinstance(base, sympy.MatrixBase), "a power of a matrix")
     if isinstance(base, Rational) and isinstance(exponent, Rational) and base not in (0, 1, -1):
         bits = max(abs(base.p), base.q).bit_length() * abs(exponent)
-        if bits > MAX_BITS:
-            raise Undefined("a number too large")
+        require(bits <= MAX_BITS, "a number too large", Undefined)
     return base**exponent
 
 
@@ -90,8 +89,7 @@ class ScalarReader:
         self._expect("{")
         name = ""
         while not self._take("}"):
-            if self._peek().kind == "end":
-                raise Unreadable("a name")
+            require(self._peek().kind != "end", "a name")
             name += self._peek().value
             self._at += 1
         return name
@@ -103,8 +101,7 @@ class ScalarReader:
     def _scalar(self) -> Node:
         start = self._at
         value = self._fraction()
-        if value.has(sympy.nan, sympy.zoo):
-            raise Undefined("undefined")
+        require(not value.has(sympy.nan, sympy.zoo), "undefined", Undefined)
         numbers = [token.value for token in self._tokens[start : self._at] if token.kind == "number"]
         digits = [len(re.sub("[eE].*|[.]", "", text).lstrip("0")) for text in numbers if "." in text]
         is_ordinal = self._take(r"\ordinal") and value.is_Integer
@@ -145,8 +142,7 @@ class ScalarReader:
             value = self._divide(value, factor) if is_divided else product(value, factor)
 
     def _divide(self, left: Any, right: Any) -> Any:
-        if right == 0:
-            raise Undefined("division by zero")
+        require(right != 0, "division by zero", Undefined)
         return left / right
 
     def _starts_factor(self) -> bool:
@@ -174,10 +170,9 @@ class ScalarReader:
     def _postfix(self, value: Any) -> Any:
         while True:
             if self._take("!"):
-                if self._take("!"):
-                    raise Unreadable("a double factorial")
-                if isinstance(value, Rational) and not (value.is_Integer and 0 <= value <= 10_000):
-                    raise Undefined("a factorial")
+                require(not self._take("!"), "a double factorial")
+                is_defined = not isinstance(value, Rational) or (value.is_Integer and 0 <= value <= 10_000)
+                require(is_defined, "a factorial", Undefined)
                 value = sympy.factorial(value)
             elif self._depth and (mark := self._take(r"\degree", "%")):
                 value = value / 100 if mark == "%" else value * pi / 180
@@ -215,8 +210,8 @@ class ScalarReader:
         return value
 
     def _binomial(self, top: Any, bottom: Any) -> Any:
-        if any(isinstance(part, Rational) and abs(part) >= 5000 for part in (top, bottom)):
-            raise Undefined("a number too large")
+        is_large = any(isinstance(part, Rational) and abs(part) >= 5000 for part in (top, bottom))
+        require(not is_large, "a number too large", Undefined)
         return sympy.binomial(top, bottom)
 
     def _digit_argument(self) -> Any:
@@ -274,8 +269,7 @@ class ScalarReader:
         if repeated := re.fullmatch(r"(\d+)\.(\d*)\((\d+)\)", token.value):  # `0.1(6)`
             whole, fixed, period = repeated.groups()
             return Rational(f"{whole}.{fixed or 0}") + Rational(int(period), 10 ** len(fixed) * (10 ** len(period) - 1))
-        if re.search(r"[eE][-+]?[5-9]\d{3}", token.value):
-            raise Undefined("a number too large")
+        require(not re.search(r"[eE][-+]?[5-9]\d{3}", token.value), "a number too large", Undefined)
         value = Rational(token.value)
         part = self._attempt(self._part) if token.value.isdigit() else None
         return value if part is None else value + part
@@ -289,8 +283,7 @@ class ScalarReader:
             top, bottom = Rational(top), Rational(bottom)
         else:
             raise Unreadable("no fraction")
-        if not (isinstance(top, Integer) and isinstance(bottom, Integer) and 0 < top < bottom):
-            raise Unreadable("a product")
+        require(isinstance(top, Integer) and isinstance(bottom, Integer) and 0 < top < bottom, "a product")
         return Rational(top, bottom)
 
     def _symbol(self, name: str) -> Any:
@@ -309,8 +302,7 @@ class ScalarReader:
         while depth:
             token = self._token()
             depth += (token.value == "(") - (token.value == ")")
-            if not token.value:
-                raise Unreadable("brackets that do not end")
+            require(token.value, "brackets that do not end")
         texts = [token.value for token in self._tokens[start : self._at - 1]]
         is_event = {"|", r"\mid", r"\cap", r"\cup", ",", "'", "overline"} & {*texts} or r"\overline" in texts
         parts = re.split(r"\||\\mid", " ".join(texts).replace(",", r"\cap"))
@@ -334,8 +326,7 @@ class ScalarReader:
                     degree = self._inner(self._sum)
                     self._expect("]")
                 value = self._inner(self._atom) if self._peek().value == "(" else self._digit_argument()
-                if isinstance(value, sympy.MatrixBase) or degree == 0:
-                    raise Unreadable("a root")
+                require(not isinstance(value, sympy.MatrixBase) and degree != 0, "a root")
                 if degree is not None and isinstance(degree, Integer) and degree % 2 and value.is_negative:
                     return -((-value) ** (1 / degree))
                 return value ** (Rational(1, 2) if degree is None else 1 / degree)
@@ -368,8 +359,8 @@ class ScalarReader:
             self._expect(")")
         else:
             values = [self._inner(self._atom)]
-        if name == "Gamma" and values[0].is_Rational and abs(values[0]) > 10_000:
-            raise Undefined("a number too large")
+        is_large = name == "Gamma" and values[0].is_Rational and abs(values[0]) > 10_000
+        require(not is_large, "a number too large", Undefined)
         if isinstance(values[0], sympy.MatrixBase):
             return getattr(values[0], _OF_MATRICES[name])() if name in _OF_MATRICES else self._fail("of a matrix")
         known = _OF_FORMULAS | (_OF_NUMBERS if all(value.is_number for value in values) else {})
@@ -387,8 +378,7 @@ class ScalarReader:
                 name += self._token().value
         name = name.removeprefix("vec ") if prefix == "hat" else name
         name = name[1] if name in (r"\imath", r"\jmath") else name
-        if not re.fullmatch(r"[^\W\d]+|\\[a-z]+", name):
-            raise Unreadable("no name")
+        require(re.fullmatch(r"[^\W\d]+|\\[a-z]+", name), "no name")
         return self._symbol(f"vec {name}" if prefix == "hat" and name in ("i", "j", "k") else f"{prefix} {name}")
 
     def _function(self, name: str) -> Any:
@@ -397,10 +387,10 @@ class ScalarReader:
             base = sympy.log(self._argument() if self._peek().kind == "number" else self._digit_argument())
         power = self._argument(signed=True) if self._take("^") else 1
         value = self._function_argument()
-        if isinstance(value, sympy.MatrixBase) or base in (0, sympy.zoo):
-            raise Unreadable("a function of a matrix, or no base")
-        if name == "exp" and value.is_Rational and abs(value) > 10_000:
-            raise Undefined("a number too large")
+        is_matrix = isinstance(value, sympy.MatrixBase)
+        require(not is_matrix and base not in (0, sympy.zoo), "a function of a matrix, or no base")
+        is_large = name == "exp" and value.is_Rational and abs(value) > 10_000
+        require(not is_large, "a number too large", Undefined)
         if power == -1 and name not in ("exp", "ln"):
             return getattr(sympy, "a" + name)(value) if hasattr(sympy, "a" + name) else self._fail("an inverse")
         return _power(sympy.log(value) / base if name in ("log", "lg") else _FUNCTIONS[name](value), power)
@@ -428,8 +418,7 @@ class ScalarReader:
 
     def _matrix(self) -> Any:
         name = self._name()
-        if not ("matrix" in name or name == "array"):
-            raise Unreadable(f"environment {name!r}")
+        require("matrix" in name or name == "array", f"environment {name!r}")
         if name == "array":
             self._attempt(self._name)
         rows: list[list[Any]] = [[]]
@@ -440,8 +429,7 @@ class ScalarReader:
                 rows.append([])
             self._at -= mark == r"\end"
         self._expect(r"\end")
-        if self._name() != name or len({len(row) for row in rows}) != 1:
-            raise Unreadable("a matrix with uneven rows")
+        require(self._name() == name and len({len(row) for row in rows}) == 1, "a matrix with uneven rows")
         matrix = Matrix(rows).as_immutable()
         if name == "vmatrix":
             return matrix.det() if matrix.is_square else self._fail("a determinant")
