@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -86,7 +87,7 @@ echo "$PWD|$*" >> "$RAY_CALLS"
 
 @requires_isolation
 def test_the_environment_tries_itself() -> None:
-    subprocess.run([sys.executable, str(EXAMPLE / "retool_env.py")], check=True)
+    runpy.run_path(str(EXAMPLE / "retool_env.py"), run_name="__main__")
 
 
 PYTHON = """#!/usr/bin/env bash

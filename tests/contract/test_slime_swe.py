@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
+import runpy
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -109,8 +109,9 @@ def test_a_step_of_the_example_trains_what_was_sampled(launch: Any, tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 @requires_isolation
-def test_a_step_with_trl(tmp_path: Path) -> None:
+def test_a_step_with_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for needed in ("torch", "datasets", "trl"):
         pytest.importorskip(needed)
     from strands_sglang.backends.engine.tiny import make_tiny_model
@@ -120,20 +121,21 @@ def test_a_step_with_trl(tmp_path: Path) -> None:
     example = EXAMPLE / "train_trl.py"
     given = {"model": "model", "mini": f"{programs}/mini", "programs": programs, "repository": repository}
     flags = [f"--{name}={value}" for name, value in {**given, "task": "Repair add.", "test": "true"}.items()]
-    done = subprocess.run([sys.executable, str(example), *flags], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "'train_loss'" in done.stdout and "'rewards/environment_reward/mean': " in done.stdout
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(example), *flags])
+    runpy.run_path(str(example), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "'train_loss'" in printed and "'rewards/environment_reward/mean': " in printed
     assert len([line for line in example.read_text().splitlines() if line.strip()]) < 40
 
 
-def test_tasks_become_rows(tmp_path: Path) -> None:
+def test_tasks_become_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     task = tmp_path / "tasks" / "one"
     task.mkdir(parents=True)
     (task / "task.toml").write_text("")
     (task / "instruction.md").write_text("Repair add.")
     (tmp_path / "tasks" / "notes").mkdir()
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLE / "swe_env.py"), str(tmp_path / "tasks")], capture_output=True, check=True
-    )
+    monkeypatch.setattr(sys, "argv", ["swe_env.py", str(tmp_path / "tasks")])
+    runpy.run_path(str(EXAMPLE / "swe_env.py"), run_name="__main__")
     metadata = {"task_dir": str(task), "work": None}
-    assert json.loads(done.stdout) == {"prompt": "Repair add.", "label": "", "metadata": metadata}
+    assert json.loads(capsys.readouterr().out) == {"prompt": "Repair add.", "label": "", "metadata": metadata}
