@@ -103,7 +103,7 @@ async def test_a_task_goes_on_wherever_its_gateway_is_killed(name: str, tmp_path
             return Reply(ids=ids)
 
         async def run() -> None:
-            async with make_gateway(ScriptedClient(reply, tokenizer=tokenizer), listener=listener, host=None):
+            async with make_gateway(ScriptedClient(reply, tokenizer=tokenizer), listener=listener):
                 await asyncio.Event().wait()
 
         asyncio.run(run())

@@ -10,7 +10,7 @@ before is neither read nor arranged again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -19,11 +19,9 @@ from ..exceptions import MessageConversionError, TemplateError
 from ..trajectory import History, Image, Message, Result
 from ..trajectory.message import Parts, join_parts, order_results
 
-VOLATILE_RULES: Mapping[str, re.Pattern[str]] = {
-    # Claude Code: version, build suffix per kind of request and, in some versions, a hash of the body.
-    "claude-code-billing": re.compile(r"^x-anthropic-billing-header:[^\n]*\n?", re.MULTILINE),
-}
-"""Lines of system prompts that say nothing to a model and change between requests of one conversation, by name."""
+# Claude Code: version, build suffix per kind of request and, in some versions, a hash of the body.
+_VOLATILE = re.compile(r"^x-anthropic-billing-header:[^\n]*\n?", re.MULTILINE)
+"""Lines of system prompts that say nothing to a model and change between requests of one conversation."""
 
 REMINDER = "<system-reminder>\n{}\n</system-reminder>"
 """The form of a system message for a template that prints none in the middle of a conversation."""
@@ -31,14 +29,9 @@ REMINDER = "<system-reminder>\n{}\n</system-reminder>"
 _KEPT = 8  # histories a session remembers: the main agent's and those of sub-agents at work
 
 
-def without_volatile(system: str, rules: Collection[str]) -> tuple[str, tuple[str, ...]]:
-    """A system prompt without its volatile lines, and the names of the rules that found one."""
-    names = []
-    for name in rules:
-        system, count = VOLATILE_RULES[name].subn("", system)
-        if count:
-            names.append(name)
-    return system, tuple(names)
+def without_volatile(system: str) -> tuple[str, int]:
+    """A system prompt without its volatile lines, and their number."""
+    return _VOLATILE.subn("", system)
 
 
 class Read(NamedTuple):

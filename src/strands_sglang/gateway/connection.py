@@ -86,6 +86,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """The address of a socket."""
+    """The address of a socket; a file has no other than `localhost`."""
+    if listener.family == getattr(socket, "AF_UNIX", None):  # not on every platform
+        return "http://localhost"
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"

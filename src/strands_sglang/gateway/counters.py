@@ -42,7 +42,7 @@ class Counters:
         unshown: Results of tools in which words stand for what the model cannot be shown.
         unknown_tools: Tools, and items of a history, that were left out, by type.
         ignored: Fields without effect, by name.
-        volatile: Volatile lines taken out of system prompts, by rule.
+        volatile: Volatile lines taken out of system prompts.
     """
 
     requests: int = 0
@@ -69,7 +69,7 @@ class Counters:
     unshown: int = 0
     unknown_tools: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)
-    volatile: Counter[str] = field(default_factory=Counter)
+    volatile: int = 0
 
     @property
     def extension_rate(self) -> float | None:

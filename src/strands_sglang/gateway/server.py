@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 import secrets
 import socket
 import time
@@ -27,7 +26,6 @@ from ..exceptions import StateError, StateFullError, refuse_unknown
 from ..limits import Limits
 from ..tokenizer import Tokenizer
 from ..trajectory import digest, encode_value
-from .canonical import VOLATILE_RULES
 from .connection import Connection, bind, url_of
 from .delivery import Exchange, as_json
 from .dialects import CHAT_COMPLETIONS, DIALECTS
@@ -67,11 +65,10 @@ class Gateway:
     Args:
         client: The generation backend: `SGLangClient`, the embedded engine, a scripted fake. The caller closes it.
         tokenizer: Hugging Face style tokenizer of the served model.
-        host: Address to listen on, or None for the socket file alone. Anything but loopback needs an `admin_key`.
+        host: Address to listen on. Anything but loopback needs an `admin_key`.
         port: Port to listen on; 0 takes a free one.
-        listener: Listening socket in place of `host` and `port`, such as one in the network of a sandbox; the gateway
-            closes it.
-        unix_path: Path of a socket file to listen on as well, for clients without a network.
+        listener: Socket to listen on in place of `host` and `port`, such as one in the network of a sandbox, or of a
+            file (`socket.AF_UNIX`); the gateway closes it.
         admin: False leaves out the routes that make, read and close sessions: only sessions opened in process, with
             `open`, are served. For programs that must not leave the limits of their session.
         admin_key: Key of those routes. None leaves them open to this machine.
@@ -79,7 +76,7 @@ class Gateway:
         hosts: Further names under which the gateway may be addressed; addresses and `localhost` always may.
         session_ttl: Seconds without a request, in flight or new, after which a session is sealed; None for never.
         model_name: Name of the served model, which `/v1/models` lists, and to which a state folder belongs.
-        strict, client_sampling, join_equal, volatile_rules: See `SessionOptions`.
+        strict, client_sampling, join_equal: See `SessionOptions`.
         state: Folder in which sessions survive this process; None keeps them in memory alone.
         state_limit: Most bytes of that folder. Beyond it, new calls are refused.
         max_body: Most bytes of a request's body, unpacked.
@@ -90,7 +87,7 @@ class Gateway:
     Raises:
         TypeError: An unknown option.
         ValueError: A bind beyond loopback without an admin key, no address at all, options of the session routes
-            where there are none, or an unknown volatile rule.
+            where there are none.
         StateError: Another gateway uses the state folder; at the start, it is of another version or model.
     """
 
@@ -99,9 +96,8 @@ class Gateway:
         *,
         client: Backend | GenerateClient,
         tokenizer: Tokenizer,
-        host: str | None = "127.0.0.1",
+        host: str = "127.0.0.1",
         port: int = 0,
-        unix_path: str | None = None,
         listener: socket.socket | None = None,
         admin: bool = True,
         admin_key: str | None = None,
@@ -112,7 +108,6 @@ class Gateway:
         strict: bool = False,
         client_sampling: bool = False,
         join_equal: bool = False,
-        volatile_rules: Collection[str] = tuple(VOLATILE_RULES),
         state: str | Path | None = None,
         state_limit: int = DEFAULT_LIMIT,
         max_body: int = MAX_BODY,
@@ -123,13 +118,11 @@ class Gateway:
         known = {*inspect.signature(Gateway).parameters, *inspect.signature(Conversation).parameters, *DEFAULTS}
         # `Conversation` says where sampling parameters go.
         refuse_unknown("Gateway()", options, (known - {"options", "base_url"}) | SAMPLING_NAMES)
-        if host is None and unix_path is None and listener is None:
-            raise ValueError("host=None leaves only a socket file to listen on; give unix_path")
         if not admin and (auto_sessions or admin_key is not None):
             raise ValueError(
                 "admin=False leaves out the session routes; auto_sessions and admin_key have no place there"
             )
-        if admin and host is not None and not is_loopback(host) and admin_key is None:
+        if admin and not is_loopback(host) and admin_key is None:
             raise ValueError(f"host={host!r} is reachable from other machines; give an admin_key")
         self.client, self.tokenizer, self.model_name = client, tokenizer, model_name
         self.auto_sessions, self.session_ttl = auto_sessions, session_ttl
@@ -138,17 +131,16 @@ class Gateway:
             strict=strict,
             client_sampling=client_sampling,
             join_equal=join_equal,
-            volatile_rules=tuple(volatile_rules),
             refused_results=RefusedResults(options.pop("refused_results", DEFAULTS["refused_results"])),
         )
         self.telemetry = Telemetry()
         self._conversation_options = options
         self._admin, self._admin_key = admin, admin_key
-        self._host, self._port, self._unix_path, self._listener = host, port, unix_path, listener
-        self._hosts = frozenset({host or "localhost", "localhost", *hosts})
+        self._host, self._port, self._listener = host, port, listener
+        self._hosts = frozenset({host, "localhost", *hosts})
         self._dialects: dict[Handler, WireDialect] = {}  # by the handlers of their routes
         self._runner: web.AppRunner | None = None
-        self._listeners: list[asyncio.Server] = []
+        self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self.url = ""
         Conversation(tokenizer=tokenizer, client=client, **options)  # a wrong option fails here
@@ -167,7 +159,7 @@ class Gateway:
     async def start(self) -> None:
         """Take up the sessions of the state folder, and listen; `url` holds the address afterwards.
 
-        It is `http://localhost` where there is only a socket file. Connections are refused until then.
+        It is `http://localhost` for a socket of a file. Connections are refused until then.
         """
         # A client that goes away cancels its handler, which abandons its answer.
         self._runner = web.AppRunner(self.app(), handler_cancellation=True, shutdown_timeout=5)
@@ -175,15 +167,10 @@ class Gateway:
         loop = asyncio.get_running_loop()
         connection = partial(Connection, self._runner.server, loop=loop)
         try:
-            if self._listener is None and self._host is not None:
-                self._listener = bind(self._host, self._port)
-            self.url = "http://localhost" if self._listener is None else url_of(self._listener)
+            self._listener = self._listener or bind(self._host, self._port)
+            self.url = url_of(self._listener)
             await self.sessions.restore()
-            if self._listener is not None:
-                self._listeners.append(await loop.create_server(connection, sock=self._listener, backlog=1024))
-            if self._unix_path is not None:
-                self._listeners.append(await loop.create_unix_server(connection, self._unix_path, backlog=1024))
-                os.chmod(self._unix_path, 0o666)  # what opens a session is its key
+            self._server = await loop.create_server(connection, sock=self._listener, backlog=1024)
         except (OSError, StateError):
             await self.close()
             raise
@@ -199,10 +186,10 @@ class Gateway:
             self._sweeper.cancel()
         kept = self.sessions.folder is not None
         await asyncio.gather(*[session.drop(is_kept=kept) for session in self.sessions.values()])
-        for listener in (*self._listeners, self._listener):
-            if listener is not None:
-                listener.close()
-        self._listeners, self._listener = [], None
+        for listening in (self._server, self._listener):
+            if listening is not None:
+                listening.close()
+        self._server = self._listener = None
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

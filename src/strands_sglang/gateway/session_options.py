@@ -15,7 +15,6 @@ from ..exceptions import MaxToolIterationsReachedError
 from ..limits import Limits
 from ..tool_parsers import ToolParser
 from ..trajectory.images import Processor
-from .canonical import VOLATILE_RULES
 
 FINAL_ANSWER = (
     "This is your last reply: a limit of this session is reached. Do not call tools any more; "
@@ -61,7 +60,6 @@ class SessionOptions:
         client_sampling: Honour sampling parameters of clients that the session does not set.
         join_equal: Take an equal request in flight for the same one, for clients that repeat requests on another
             connection without a mark. Agents that ask several times at once get copies then.
-        volatile_rules: Names of the rules that take volatile lines out of system prompts.
         refused_results: Whether the model is told that the result of a tool cannot be shown (`report`), or the request
             is refused.
         limits: Those that `open` is given.
@@ -70,15 +68,11 @@ class SessionOptions:
     strict: bool = False
     client_sampling: bool = False
     join_equal: bool = False
-    volatile_rules: tuple[str, ...] = tuple(VOLATILE_RULES)
     refused_results: RefusedResults = _REFUSED_RESULTS
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "volatile_rules", tuple(self.volatile_rules))
         object.__setattr__(self, "refused_results", RefusedResults(self.refused_results))
-        if unknown := set(self.volatile_rules) - VOLATILE_RULES.keys():
-            raise ValueError(f"unknown volatile rules {sorted(unknown)}; known are {sorted(VOLATILE_RULES)}")
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:

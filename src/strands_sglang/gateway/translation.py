@@ -40,7 +40,7 @@ class Translation:
 
     def read(self, wire: WireRequest, origin: Origin, counters: Counters, *, final: str | None = None) -> TurnRequest:
         """The turn that a request asks for, with the words that ask for a final answer at its end, if there are any."""
-        system, rules = without_volatile(wire.system, self._options.volatile_rules)
+        system, volatile = without_volatile(wire.system)
         history = self._arrange(wire, counters, final)
         if history.last is None and not system:
             raise Refused("there is no message to answer; send one", param="messages")
@@ -49,7 +49,7 @@ class Translation:
         counters.receipts += wire.history.derive(
             "receipts", lambda before, new: (before or 0) + sum(message.receipt is not None for message in new)
         )
-        counters.volatile.update(rules)
+        counters.volatile += volatile
         return TurnRequest(
             messages=history,
             system=system or None,

@@ -395,7 +395,7 @@ def _sample(recorder: int) -> Any:
 def _serve(state: Path, listener: socket.socket, recorder: int) -> None:
     async def serve() -> None:
         client = Replay([_sample(recorder)], cycle=True)
-        async with Gateway(client=client, tokenizer=tokenizer(), state=state, listener=listener, host=None):
+        async with Gateway(client=client, tokenizer=tokenizer(), state=state, listener=listener):
             await asyncio.Event().wait()
 
     asyncio.run(serve())
