@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from numbers import Integral, Real
 from types import MappingProxyType
-from typing import ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 P = ParamSpec("P")
 
@@ -73,6 +73,19 @@ def explain_arguments(
         raise TypeError(f"{owner}: {reason}")
 
     return checked_init
+
+
+def same_arguments(made: Callable[P, Any]) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
+    """Give a constructor that hands its arguments on to `made` the signature of `made`: for types, editors, errors."""
+
+    def decorate(init: Callable[..., None]) -> Callable[..., None]:
+        this, *_ = inspect.signature(init).parameters.values()
+        init.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # which `inspect` reads
+            [this, *inspect.signature(made).parameters.values()]
+        )
+        return init
+
+    return decorate
 
 
 def check_positive(

@@ -10,7 +10,7 @@ import base64
 import json
 import logging
 import threading
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import Any, NoReturn, TypeVar, Unpack, cast
 
 import pydantic
@@ -32,12 +32,10 @@ from .conversation.messages import (
 )
 from .conversation.model_options import MalformedCalls, ModelOptions, SGLangConfig
 from .conversation.reply import read_constrained
-from .exceptions import explain_arguments
+from .hints import explain_arguments, same_arguments
 from .spans import note_turn
 from .tokenizer import Tokenizer
-from .tool_parsers import ToolParser
 from .trajectory import LengthLimit, TokenManager, Trajectory, join_routed_experts
-from .trajectory.images import Processor
 
 logger = logging.getLogger(__name__)
 
@@ -80,31 +78,9 @@ class TokenModel(Model):
     """
 
     @explain_arguments
-    def __init__(
-        self,
-        *,
-        tokenizer: Tokenizer,
-        client: Backend | GenerateClient | None = None,
-        base_url: str | None = None,
-        tool_parser: ToolParser | str | None = None,
-        chat_template: str | None = None,
-        stop_tokens: Sequence[str] = (),
-        vocab_size: int | None = None,
-        processor: Processor | None = None,
-        tool_call_parser: ToolParser | str | None = None,
-        **options: Unpack[ModelOptions],
-    ) -> None:
-        self.conversation = Conversation(
-            tokenizer=tokenizer,
-            client=client,
-            base_url=base_url,
-            tool_parser=tool_call_parser if tool_parser is None else tool_parser,
-            chat_template=chat_template,
-            stop_tokens=stop_tokens,
-            vocab_size=vocab_size,
-            processor=processor,
-            **options,
-        )
+    @same_arguments(Conversation)
+    def __init__(self, **arguments: Any) -> None:
+        self.conversation = Conversation(**arguments)
         self.forest = self.conversation.forest
         self.rollout = TokenManager(self.forest, on_reset=self.reset)
         self._callers = Callers(self, self.forest)
