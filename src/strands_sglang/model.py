@@ -22,7 +22,7 @@ from strands.types.tools import ToolChoice, ToolSpec
 from .backends import Backend, GenerateClient
 from .callers import Callers, NamedOptions
 from .conversation import Conversation, SampledTurn, TurnRequest
-from .conversation.limits import CallCancelled
+from .conversation.cancellation import CallCancelled
 from .conversation.messages import (
     format_content_block,
     format_messages,

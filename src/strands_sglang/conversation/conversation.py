@@ -48,10 +48,11 @@ from ..trajectory import (
 )
 from ..trajectory.images import Processor, image_expander
 from ..trajectory.media import ImageExpander
+from .budget import Reservation, SharedBudget
+from .cancellation import CancelScope
 from .formats import Formats, PromptFormat
 from .generation import generate
 from .history_reader import StrandsReader
-from .limits import CancelScope, Reservation, SharedBudget
 from .messages import SystemPrompt, read_message, system_text
 from .model_options import DEFAULTS, InjectedContext, ModelOptions, ReasoningPolicy, SGLangConfig, merge_options
 from .plan import CallPlanner

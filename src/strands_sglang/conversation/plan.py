@@ -13,7 +13,7 @@ from ..tokenizer import TokenizerAdapter
 from ..trajectory import TrajectoryForest, Turn
 from ..trajectory.media import expanded_ids, move_media
 from ..trajectory.packed import TOKEN_TYPECODE
-from .limits import Bounds, Reservation
+from .budget import Bounds, Reservation
 from .model_options import AbortPolicy, SGLangConfig
 from .prompts import PreparedTurn
 

@@ -42,7 +42,7 @@ from strands_sglang.backends.http.call import GenerateCall, write_prompt
 from strands_sglang.backends.sglang.answer import read_answer
 from strands_sglang.backends.sglang.client import SGLangClient
 from strands_sglang.backends.sglang.request import wire_fields
-from strands_sglang.conversation import Conversation, TurnRequest, limits
+from strands_sglang.conversation import Conversation, TurnRequest, cancellation
 from strands_sglang.exceptions import BackendRequestError
 from strands_sglang.testing import HTTPResponse, MockTransport
 from strands_sglang.tokenizer import TokenizerAdapter
@@ -235,7 +235,7 @@ def environment_calls(turns: int) -> Work:
     env = Env(model_factory=lambda: SGLangModel(client=client, tokenizer=tokenizer()))
     try:
         # The watcher of cancel signals looks every 50 ms, whatever a turn does; here its timer never fires.
-        with patch.object(limits, "POLL_INTERVAL", 3600.0):
+        with patch.object(cancellation, "POLL_INTERVAL", 3600.0):
             result = asyncio.run(env.rollout(Action(message="Add numbers.")))
     finally:
         sys.setprofile(None)

@@ -10,8 +10,7 @@ import pytest
 from provider_support import make, tokenizer, user
 
 from strands_sglang import SGLangModel, TokenBudgetReachedError
-from strands_sglang.conversation import limits
-from strands_sglang.conversation.limits import Reservation, SharedBudget
+from strands_sglang.conversation.budget import Reservation, SharedBudget
 from strands_sglang.exceptions import SGLangConnectionError
 from strands_sglang.testing import Reply
 from strands_sglang.trajectory import LengthLimit
@@ -143,7 +142,7 @@ async def test_a_share_that_a_garbage_collection_gives_back_in_the_middle_of_a_l
         abandoned.__exit__(None, None, None)
         return Future()
 
-    monkeypatch.setattr(limits, "Future", collecting)
+    monkeypatch.setattr("strands_sglang.conversation.budget.Future", collecting)
     with Reservation(budget) as mine:
         assert await mine.reserve(None, lambda: 10) == 10
 

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from strands_sglang.conversation.limits import CallCancelled, CancelScope
+from strands_sglang.conversation.cancellation import CallCancelled, CancelScope
 
 T = TypeVar("T")
 

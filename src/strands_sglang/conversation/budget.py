@@ -1,0 +1,104 @@
+"""Bounds on the length of a call, and the budget of an episode, on which its calls draw."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from ..trajectory import LengthLimit
+
+DEFAULT_MAX_NEW_TOKENS = 2048
+"""`max_new_tokens` of a call that nothing bounds."""
+
+
+class Bounds(NamedTuple):
+    """The bounds on the length of one turn, each in remaining tokens; None where unbounded.
+
+    Attributes:
+        reply: `max_new_tokens` of the request.
+        trajectory: Tokens left of the path's budget.
+        response: Tokens left of the budget behind the path's first prompt.
+        context: Room in the context.
+        sampled: Tokens left of the episode's budget, where it may be the tightest.
+    """
+
+    reply: int | None
+    trajectory: int | None
+    response: int | None
+    context: int | None
+    sampled: int | None = None
+
+    def least(self) -> int | None:
+        """The tightest; None where there is none."""
+        return min([bound for bound in self if bound is not None], default=None)
+
+    def most_tokens(self) -> int:
+        """`max_new_tokens` to ask for."""
+        least = self.least()
+        return DEFAULT_MAX_NEW_TOKENS if least is None else least if least > 0 else 0
+
+    def tightest(self, asked: int) -> LengthLimit:
+        """The bound that set the number of tokens of a call; where several are equal, the one that ends the episode."""
+        for limit, bound in (
+            (LengthLimit.TRAJECTORY_BUDGET, self.trajectory),
+            (LengthLimit.TRAJECTORY_BUDGET, self.response),
+            (LengthLimit.SAMPLED_BUDGET, self.sampled),
+            (LengthLimit.CONTEXT, self.context),
+        ):
+            if bound is not None and asked >= bound:
+                return limit
+        return LengthLimit.REPLY
+
+
+class SharedBudget:
+    """A budget that concurrent calls, in any event loop, draw on without overdrawing it."""
+
+    def __init__(self) -> None:
+        # Reentrant: a garbage collection may end an abandoned call, and its reservation, on the thread that holds it.
+        self.lock = threading.RLock()
+        self.held: dict[Reservation, int] = {}
+        self.waiting: list[Future[None]] = []
+
+
+class Reservation:
+    """The part of a budget that one call holds while it is in flight; given back at the end of a `with` statement.
+
+    Leave the statement when what was sampled has been recorded.
+    """
+
+    def __init__(self, budget: SharedBudget) -> None:
+        self._budget = budget
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._budget.lock:
+            self._budget.held.pop(self, None)
+            waiting, self._budget.waiting = self._budget.waiting, []
+        for future in waiting:
+            if future.set_running_or_notify_cancel():
+                future.set_result(None)
+
+    async def reserve(self, wanted: int | None, left: Callable[[], int]) -> int | None:
+        """Hold tokens: as many as wanted (None), or the rest of the budget (their number).
+
+        A call that would get less than it wants only because of what others hold waits for them: they may need less.
+
+        Args:
+            wanted: Most tokens the call can use; None for all that is left.
+            left: Tokens that are left but for what is held; raises when there are none.
+        """
+        budget = self._budget
+        while True:
+            freed: Future[None] = Future()  # before the look, for a collection here may end the last one that holds
+            with budget.lock:
+                rest = left()
+                if not budget.held or (wanted is not None and wanted <= rest - sum(budget.held.values())):
+                    granted = budget.held[self] = rest if wanted is None else min(wanted, rest)
+                    return rest if granted == rest else None
+                budget.waiting.append(freed)
+            await asyncio.wrap_future(freed)
