@@ -129,21 +129,23 @@ def resolve_training(arguments: Mapping[str, Any]) -> tuple[EvalOptions, TrainOp
             raise EvalError(
                 f"{str(folder)!r} is a training with {name} {old}, not {new}: leave that out, or give another --output"
             )
+    for problem in _problems(options, training):
+        raise EvalError(problem)
+    return options, training
+
+
+def _problems(options: EvalOptions, training: TrainOptions) -> Iterator[str]:
+    """The reasons why the trainer here would train another policy than the one that sampled, or none."""
     if training.trainer != "trl":
-        return options, training
+        return
     sampling = options.sampling or {}
     for name, value in _WITHOUT_TRACE.items():
         if sampling.get(name, value) != value:
-            raise EvalError(
-                f"training samples from the whole distribution, got {name} {sampling[name]!r}: leave it out"
-            )
+            yield f"training samples from the whole distribution, got {name} {sampling[name]!r}: leave it out"
     if sampling.get("temperature", 1.0) <= 0:
-        raise EvalError(
-            "at temperature 0 the rollouts of a prompt are alike, so nothing is learnt: give --temperature 1"
-        )
+        yield "at temperature 0 the rollouts of a prompt are alike, so nothing is learnt: give --temperature 1"
     if options.backend != "local":
-        raise EvalError(f"trl trains the embedded model, got --backend {options.backend} (see --trainer)")
-    return options, training
+        yield f"trl trains the embedded model, got --backend {options.backend} (see --trainer)"
 
 
 def _evaluation_of(options: EvalOptions, given: Mapping[str, Any], *, loads: bool = True) -> Evaluation:

@@ -402,7 +402,7 @@ def load_samples(path: str | Path) -> list[TrainingSample]:
     Raises:
         ImportError: pyarrow is not installed.
         FileNotFoundError: The file does not exist.
-        ValueError: The file was written by something else, or by a later version.
+        ValueError: The file was written by something else, or by another version.
     """
     pa, parquet = arrow()
     try:
@@ -412,7 +412,7 @@ def load_samples(path: str | Path) -> list[TrainingSample]:
             f"{str(path)!r} is not a complete Parquet file, expected one that save_samples() wrote"
         ) from error
     version = (table.schema.metadata or {}).get(_VERSION_KEY, b"").decode()
-    if version not in ("1", FORMAT_VERSION):
+    if version != FORMAT_VERSION:
         raise ValueError(
             f"{str(path)!r} has format {version or 'unknown'!r}, expected {FORMAT_VERSION!r}: a file of save_samples()"
         )
@@ -471,11 +471,12 @@ def _from_row(row: dict[str, Any]) -> TrainingSample:
     mask = None
     if offsets is not None:
         mask = SamplingMask(ids=np.array(ids, dtype=np.int32), offsets=np.array(offsets, dtype=np.int64))
-    end = _end_of(row, metadata := json.loads(row.pop("metadata")))
-    for name in ("advantage", "is_discarded", "trainable"):  # older files have all three
-        row.pop(name, None)
-    media = [{**each, "grid": each["grid"] and tuple(each["grid"])} for each in row.get("media") or ()]
-    arrays = {name: np.array(row[name], dtype=dtype) for name, dtype in PER_TOKEN.items() if row.get(name) is not None}
+    reason, outcome, error = (row.pop(name) for name in ("termination_reason", "outcome", "error"))
+    fields = error and json.loads(error)
+    record = None if error is None else ErrorRecord(**{**fields, "where": Phase(fields["where"])})
+    del row["advantage"]  # in the metadata, too
+    media = [{**each, "grid": each["grid"] and tuple(each["grid"])} for each in row["media"]]
+    arrays = {name: np.array(row[name], dtype=dtype) for name, dtype in PER_TOKEN.items() if row[name] is not None}
     return TrainingSample(
         **row
         | arrays
@@ -484,24 +485,8 @@ def _from_row(row: dict[str, Any]) -> TrainingSample:
             "experts_shape": row["experts_shape"] and tuple(row["experts_shape"]),
             "sampling_mask": mask,
             "media": tuple(PlacedMedium(**each) for each in media),
-            "role": Role(row.get("role", Role.MAIN)),  # older files have none
-            "end": end,
-            "metadata": metadata,
+            "role": Role(row["role"]),
+            "end": End(TerminationReason(reason), Outcome(outcome), record),
+            "metadata": json.loads(row["metadata"]),
         }
     )
-
-
-def _end_of(row: dict[str, Any], metadata: dict[str, Any]) -> End:
-    """The end in a row. Older files have a status, and the reason in the metadata where an environment gave it."""
-    if (status := row.pop("status", None)) is not None:
-        of_status = {"completed": TerminationReason.TASK_COMPLETE, "truncated": TerminationReason.MAX_TOKENS_REACHED}
-        default = of_status.get(status, TerminationReason.UNCLASSIFIED_ERROR)
-        reason = TerminationReason(metadata.pop("termination_reason", None) or default)
-        if status not in of_status:
-            return End(reason, Outcome.INFRASTRUCTURE)
-        is_ungraded = status == "completed" and End(reason, Outcome.POLICY).is_limit
-        return End(reason, Outcome.GRADER if is_ungraded else Outcome.POLICY)
-    reason, outcome, error = (row.pop(name) for name in ("termination_reason", "outcome", "error"))
-    fields = error and json.loads(error)
-    record = None if error is None else ErrorRecord(**{**fields, "where": Phase(fields["where"])})
-    return End(TerminationReason(reason), Outcome(outcome), record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -148,29 +148,30 @@ async def _score(
     if start < count:
         async with limit:
             scores = await backend.score(path.token_ids, start=start, top_k=top_k, images=path.media)
-        _check_scores(scores, path.token_ids[start:].tolist(), start, top_k)
+        for problem in _problems(scores, path.token_ids[start:].tolist(), start, top_k):
+            raise BackendAnswerError(problem)
         columns = (scores.logprobs, scores.top_ids, scores.top_logprobs)
         for values, column in zip(arrays.values(), columns, strict=False):
             values[start:] = np.array(column).reshape(values[start:].shape)
     return replace(path, **arrays)  # type: ignore[arg-type]
 
 
-def _check_scores(scores: Any, expected: list[int], start: int, top_k: int) -> None:
-    """`BackendAnswerError` unless a backend, whose `score` may be its own, scored exactly these tokens.
+def _problems(scores: Any, expected: list[int], start: int, top_k: int) -> Iterator[str]:
+    """The reasons why the answer of a backend, whose `score` may be its own, is not the scores of these tokens.
 
     NaN, no log-probability, is fine; an infinite one would make every loss and advantage of its batch infinite.
     """
     if not isinstance(scores, ScoredPrompt):
-        raise BackendAnswerError(f"score() must be a ScoredPrompt, got {type(scores).__name__}")
+        yield f"score() must be a ScoredPrompt, got {type(scores).__name__}"
     if list(scores.ids) != expected:
-        raise BackendAnswerError(
+        yield (
             f"scores must be of the {len(expected)} tokens from position {start} on, {expected!r:.100}, "
             f"got {len(scores.ids)}: {list(scores.ids)!r:.100}"
         )
     if top_k and len(scores.top_ids or ()) != top_k * len(expected):
-        raise BackendAnswerError(f"scores must have the {top_k} most likely tokens of each position")
+        yield f"scores must have the {top_k} most likely tokens of each position"
     if np.isinf(scores.logprobs).any() or np.isinf(scores.top_logprobs or ()).any():
-        raise BackendAnswerError("log-probabilities must be finite or NaN for none, got an infinite one")
+        yield "log-probabilities must be finite or NaN for none, got an infinite one"
 
 
 def _tokenizer_of(teacher: Any) -> Any:

@@ -8,7 +8,7 @@ import importlib
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -115,14 +115,9 @@ class SlimeSettings(BaseModel):
                 "STRANDS_ENV_FACTORY) to the import path of an Environment class or of a function that makes one"
             )
         try:
-            settings = cls(**values)
+            return cls(**values)
         except ValidationError as error:
             raise SlimeConfigError(f"{_PREFIX}{message_of(error)}") from error
-        if settings.model_options.get("return_logprob") is False:
-            raise SlimeConfigError(
-                "strands_env_model_options: return_logprob must stay on, slime trains on log-probabilities"
-            )
-        return settings
 
 
 def load(path: str) -> Any:
@@ -213,25 +208,24 @@ class RolloutCall:
     def __init__(
         self, args: Any, sample: Any, sampling_params: Mapping[str, Any], *, evaluation: bool, state: Any = None
     ) -> None:
-        _refuse_printed_prompts(args, evaluation)
-        for option in ("log_reward_category", "eval_reward_key"):
-            if getattr(args, option, None) and not getattr(args, "reward_key", None):
-                name = option.replace("_", "-")
-                # Where all rewards of a group are equal slime rounds them, which it cannot do with a dict.
-                raise SlimeConfigError(f"--{name} needs --reward-key: slime reads a number under it in every reward")
         self.args, self.sample, self.sampling_params, self.evaluation = args, sample, sampling_params, evaluation
         self.settings = SlimeSettings.from_args(args)
         self.trainer = Trainer.of_sample(sample)
+        for problem in _problems(args, self.settings, evaluation=evaluation):
+            raise SlimeConfigError(problem)
         self.state = _generate_state(self.trainer, args) if state is None else state
         # slime reads off the first sample which optional fields a batch has, so arguments decide, not answers.
-        self.experts_shape = None if evaluation else _experts_shape(args)
+        replays_experts = getattr(args, "use_rollout_routing_replay", False) and not evaluation
+        self.experts_shape = (int(args.num_layers), int(args.moe_router_topk)) if replays_experts else None
         # With any other top-p slime requires the survivors on every sample.
         top_p = float(getattr(args, "rollout_top_p", None) or 1.0)
         self.keeps_top_p = not evaluation and self.trainer.replays_top_p and top_p != 1.0
         per_path = sampling_params.get("max_new_tokens")
         self.sampled_limit = self.settings.max_sampled_tokens or (None if per_path is None else _PATHS * int(per_path))
         self.partial = bool(getattr(args, "partial_rollout", False)) and not evaluation
-        self.fanout = not evaluation and _fans_out(args, self.settings)
+        # slime counts the rollouts of a batch with our function, unless the setting says otherwise.
+        fanout = _counts_rollouts(args) if self.settings.fanout is None else self.settings.fanout
+        self.fanout = fanout and not evaluation and _takes_one_sample(args) is None
 
     @property
     def key(self) -> Any:
@@ -268,45 +262,46 @@ class RolloutCall:
         return limit or None
 
 
-def _experts_shape(args: Any) -> tuple[int, int] | None:
-    if not getattr(args, "use_rollout_routing_replay", False):
-        return None
-    layers, top_k = getattr(args, "num_layers", None), getattr(args, "moe_router_topk", None)
-    if not (layers and top_k):
-        raise SlimeConfigError(
-            f"--use-rollout-routing-replay needs --num-layers and --moe-router-topk, got {layers!r}, {top_k!r}"
-        )
-    return int(layers), int(top_k)
-
-
-def _refuse_printed_prompts(args: Any, evaluation: bool) -> None:
-    """A prompt that a chat template has printed would become the text of a user message."""
-    option = "--apply-chat-template" if getattr(args, "apply_chat_template", False) else None
-    for dataset in (getattr(args, "eval_datasets", None) or ()) if evaluation else ():
-        if getattr(dataset, "apply_chat_template", None):
-            option = f"apply_chat_template of the evaluation data {getattr(dataset, 'name', None)!r}"
-    if option:
-        raise SlimeConfigError(
+def _problems(args: Any, settings: SlimeSettings, *, evaluation: bool) -> Iterator[str]:
+    """The reasons why every rollout of this configuration would fail or train something else."""
+    if settings.model_options.get("return_logprob") is False:
+        yield "strands_env_model_options: return_logprob must stay on, slime trains on log-probabilities"
+    printed = ["--apply-chat-template"] if getattr(args, "apply_chat_template", False) else []
+    printed += [
+        f"apply_chat_template of the evaluation data {getattr(dataset, 'name', None)!r}"
+        for dataset in (evaluation and getattr(args, "eval_datasets", None)) or ()
+        if getattr(dataset, "apply_chat_template", None)
+    ]
+    for option in printed:  # a printed prompt would become the text of a user message
+        yield (
             f"leave out {option}: the agent renders the conversation itself, and the prompt must be messages or plain "
             "text"
         )
+    for option in ("log_reward_category", "eval_reward_key"):
+        if getattr(args, option, None) and not getattr(args, "reward_key", None):
+            name = option.replace("_", "-")
+            # Where all rewards of a group are equal slime rounds them, which it cannot do with a dict.
+            yield f"--{name} needs --reward-key: slime reads a number under it in every reward"
+    if evaluation:
+        return
+    layers, top_k = getattr(args, "num_layers", None), getattr(args, "moe_router_topk", None)
+    if getattr(args, "use_rollout_routing_replay", False) and not (layers and top_k):
+        yield f"--use-rollout-routing-replay needs --num-layers and --moe-router-topk, got {layers!r}, {top_k!r}"
+    if settings.fanout and (reader := _takes_one_sample(args)):
+        yield f"strands_env_fanout: {reader} takes one sample of a rollout, not a list"
 
 
-def _fans_out(args: Any, settings: SlimeSettings) -> bool:
-    """True if a rollout becomes a list of samples: where slime counts rollouts with our function, unless set.
-
-    Raises:
-        SlimeConfigError: It is set, and slime reads a rollout as one sample in this mode.
-    """
-    one_sample = "the fully asynchronous worker" if drops_exceptions() else None
-    for option in ("partial_rollout", "group_rm"):
+def _takes_one_sample(args: Any) -> str | None:
+    """The mode in which slime reads a rollout as one sample; None where it takes a list."""
+    for option in ("group_rm", "partial_rollout"):
         if getattr(args, option, False):
-            one_sample = "--" + option.replace("_", "-")
-    if settings.fanout and one_sample:
-        raise SlimeConfigError(f"strands_env_fanout: {one_sample} takes one sample of a rollout, not a list")
+            return "--" + option.replace("_", "-")
+    return "the fully asynchronous worker" if drops_exceptions() else None
+
+
+def _counts_rollouts(args: Any) -> bool:
     path = str(getattr(args, "custom_reward_post_process_path", None) or "")
-    fans_out = path.startswith("strands_env.training.slime.") if settings.fanout is None else settings.fanout
-    return fans_out and not one_sample
+    return path.startswith("strands_env.training.slime.")
 
 
 def _generate_state(trainer: Trainer, args: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -459,30 +458,3 @@ def test_only_samples_are_stored(tmp_path: Any) -> None:
     with pytest.raises(TypeError, match=r"samples\[0\] is \[TrainingSample"):
         save_samples([[make()]], tmp_path / "samples.parquet")  # type: ignore[list-item]
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("status", "reason", "outcome"),
-    [
-        ("completed", None, "policy"),
-        ("completed", "reward_error", "grader"),
-        ("truncated", None, "policy"),
-        ("truncated", "timeout", "policy"),
-        ("aborted", "aborted", "infrastructure"),
-        ("failed", None, "infrastructure"),
-    ],
-)
-def test_a_file_of_the_format_with_a_status_is_read(
-    tmp_path: Any, status: str, reason: str | None, outcome: str
-) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    path = tmp_path / "samples.parquet"
-    save_samples([make(reward=None)], path)
-    table = pyarrow.parquet.read_table(path).drop_columns(["termination_reason", "outcome", "error", "metadata"])
-    metadata = {"kept": 1, **({} if reason is None else {"termination_reason": reason})}
-    for name, value in {"status": status, "metadata": json.dumps(metadata)}.items():
-        table = table.append_column(name, [[value]])
-    version = {key: b"1" for key in table.schema.metadata}
-    pyarrow.parquet.write_table(table.replace_schema_metadata(version), path)
-    (read,) = load_samples(path)
-    assert (read.end.outcome, read.end.is_limit, read.metadata) == (outcome, status == "truncated", {"kept": 1})
