@@ -41,8 +41,8 @@ from strands_sglang import ToolLimiter
 from strands_sglang.callers import outermost
 from strands_sglang.exceptions import MaxToolCallsReachedError, MaxToolIterationsReachedError
 
-from .harness.harness_env import session_of, take_over
 from .mcp import MCPTools
+from .outside_agents import conversation_of, result_of, session_of, take_over
 
 _OWN_LIMITS = (MaxTokensReachedException, MaxToolIterationsReachedError, MaxToolCallsReachedError)
 """Ends of an agent's run that are the policy's; the run is scored."""
@@ -173,8 +173,9 @@ class VerifiersEnvironment(Environment):
         await self.cleanup()
         self._traces, self._limit = [], None
         env, task = self._env(), self._task(action)
-        async with session_of(agent, join_equal=False, key="EMPTY") as session:
-            first_turn = len(session.conversation.forest.turns)
+        conversation = conversation_of(agent.model)
+        first_turn = len(conversation.forest.turns)
+        async with session_of(conversation, join_equal=False, key="EMPTY") as session:
             # A client of verifiers reads its key from an environment variable, or says EMPTY. This gateway serves one
             # episode, and this machine only.
             client = EvalClientConfig(base_url=session.base_url, api_key_var="STRANDS_ENV_NO_KEY")
@@ -189,7 +190,7 @@ class VerifiersEnvironment(Environment):
                 raise
             finally:
                 self._counters = session.counters.to_json()
-                take_over(agent, session, first_turn)
+                take_over(agent, conversation, first_turn, session.history, session.last_turn)
             return self._conclude(agent, session, episode)
 
     async def _play(self, env: Env[Any], task: Task[Any], context: ModelContext) -> Episode:
@@ -244,12 +245,7 @@ class VerifiersEnvironment(Environment):
             errors = "; ".join(f"{each.type}: {each.message}" for each in episode.errors)
             raise RuntimeError(f"the environment made no model call: {errors or 'and named no error'}"[:2000])
         stops = [_STOPS[stop] for trace in self._traces if (stop := trace.stop_condition or "") in _STOPS]
-        return AgentResult(
-            stop_reason=stops[-1] if stops else "end_turn",  # type: ignore[arg-type]
-            message=agent.messages[-1],
-            metrics=agent.event_loop_metrics,
-            state={},
-        )
+        return result_of(agent, stops[-1] if stops else "end_turn")
 
     def compute_metrics(
         self, event_loop_metrics: Any, tool_parse_errors: Mapping[str, int] | None = None

@@ -20,6 +20,8 @@ from strands_env.core.jsonable import exact, restore
 from strands_sglang.backends.records import from_json, to_json
 from strands_sglang.conversation import TurnRequest
 
+from ..outside_agents import conversation_of
+
 _RECORD = "checkpoint.json"
 
 
@@ -58,9 +60,9 @@ class Checkpoint:
         """The state of an agent between two turns.
 
         Raises:
-            CheckpointError: Its model holds no exact tokens, or its turns have images.
+            CheckpointError: Its turns have images.
         """
-        current = _conversation(agent).forest.current
+        current = conversation_of(agent.model).forest.current
         turns = [] if current is None else list(current.path())
         if any(turn.media for turn in turns):
             raise CheckpointError("turns with images have no checkpoints")
@@ -95,7 +97,7 @@ class Checkpoint:
         Raises:
             CheckpointError: A prompt is not what it was: the chat template, the tools or the system prompt differ.
         """
-        conversation = _conversation(agent)
+        conversation = conversation_of(agent.model)
         tools, messages = agent.tool_registry.get_all_tool_specs(), list(self.messages)
         replies = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
         if len(replies) != len(self.turns):  # each reply is one sampled turn, as long as nobody edited the history
@@ -113,12 +115,3 @@ class Checkpoint:
                     "system prompt differ from those of the saved episode"
                 )
         agent.messages[:] = messages  # type: ignore[assignment]
-
-
-def _conversation(agent: Agent) -> Any:
-    conversation = getattr(agent.model, "conversation", None)
-    if conversation is None:
-        raise CheckpointError(
-            f"checkpoints need a model with exact tokens (SGLangModel), got {type(agent.model).__name__}"
-        )
-    return conversation

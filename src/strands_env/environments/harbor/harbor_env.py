@@ -333,9 +333,9 @@ class NamedAgentRun(ProgramRun):
         self._is_inside = issubclass(kind, BaseInstalledAgent)
         self.part: Part | None = None
 
-    def _gateway(self, conversation: Any, sandbox: Sandbox | None) -> Any:
+    async def _serve(self, sandbox: Sandbox | None) -> tuple[dict[str, Any], str | None]:
         # An agent that runs in this process reaches the gateway's own port, and the container only by its commands.
-        return super()._gateway(conversation, sandbox if self._is_inside else None)
+        return await super()._serve(sandbox if self._is_inside else None)
 
     async def _launch(self, action: Action, sandbox: Sandbox, values: Mapping[str, str]) -> ExecResult:
         """Set the agent up and have it follow the instruction."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from strands import Agent
 from strands.agent.agent_result import AgentResult
 
 from strands_env.core import Action, Environment, RewardResult, StepResult, TerminationReason
-from strands_env.core.metrics import note_usage
 from strands_env.core.types import Trajectory
 from strands_env.rewards.turns import turns_of_calls
 from strands_env.sandbox import (
@@ -32,10 +30,11 @@ from strands_env.sandbox import (
 from strands_sglang.exceptions import BackendRequestError, MessageConversionError, TemplateError
 from strands_sglang.limits import Limits
 
+from ..outside_agents import conversation_of, result_of, session_of, take_over
 from .recipes import Harness
 
 if TYPE_CHECKING:
-    from strands_sglang.gateway import Gateway, Session
+    from strands_sglang.gateway import Session
     from strands_sglang.gateway.reward import Reward
 
 logger = logging.getLogger(__name__)
@@ -99,45 +98,39 @@ class ProgramRun:
             home: Its home folder, where its configuration lies; the work directory if None.
         """
         self.ended = self.reward = None
-        conversation = _conversation_of(agent)
+        conversation = conversation_of(agent.model)
         first_turn = len(conversation.forest.turns)
         home = home or (await sandbox.exec("pwd")).stdout.strip()
-        async with self._gateway(conversation, sandbox) as (gateway, origin):
-            # The model's own conversation: what the program samples are trajectories of the step.
-            session = gateway.open(conversation=conversation, limits=self.limits)
-            url = f"{origin or session.anthropic_url.partition('/s/')[0]}/s/{session.id}"
-            values = {"base_url": f"{url}/v1", "anthropic_url": url, "google_url": url, "key": session.key}
-            values |= {"prompt": prompt, "home": home, "session": session.id}
-            if self.sends_reward:  # else nothing in the sandbox ever holds it
-                values["reward_key"] = session.reward_key
-            try:
+        served, address = await self._serve(sandbox)
+        session: Session | None = None
+        try:
+            async with session_of(conversation, served, limits=self.limits) as session:
+                place, _, path = session.anthropic_url.partition("/s/")
+                port = place.rpartition(":")[2]
+                url = f"{place if address is None else address.format(port=port)}/s/{path}"
+                values = {"base_url": f"{url}/v1", "anthropic_url": url, "google_url": url, "key": session.key}
+                values |= {"prompt": prompt, "home": home, "session": session.id}
+                if self.sends_reward:  # else nothing in the sandbox ever holds it
+                    values["reward_key"] = session.reward_key
                 done = await self._launch(action, sandbox, values)
-            except asyncio.CancelledError:  # the episode's time is over
-                await session.drop()
-                self.reward = take_over(agent, session, first_turn)
+        except asyncio.CancelledError:  # the episode's time is over
+            if session is not None:
                 self.ended = {"outcome": "cancelled", **session.counters.to_json()}
-                raise
-            await session.close()
-        self.reward = take_over(agent, session, first_turn)
+            raise
+        finally:
+            if session is not None:
+                take_over(agent, conversation, first_turn, session.history, session.last_turn)
+                self.reward = session.reward
         return self._conclude(agent, session, done)
 
-    @contextlib.asynccontextmanager
-    async def _gateway(self, conversation: Any, sandbox: Sandbox | None) -> AsyncIterator[tuple[Gateway, str | None]]:
-        """A gateway that the sandbox, or this process, reaches, and its address there, where that is another."""
-        from strands_sglang.gateway import Gateway
-
-        origin, host = None, getattr(sandbox, "gateway_host", None)
-        # The program sees one session and nothing that makes or closes others.
-        options: dict[str, Any] = {"host": "127.0.0.1", "model_name": "policy", "admin": False}
+    async def _serve(self, sandbox: Sandbox | None) -> tuple[dict[str, Any], str | None]:
+        """Options of a gateway that the sandbox, or this process, reaches, and its address in there, if another."""
+        host = getattr(sandbox, "gateway_host", None)
         if sandbox is not None and sandbox.capabilities.network is Network.NONE:
-            origin = f"http://127.0.0.1:{_PORT}"
-            options |= {"host": None, "listener": await sandbox.listen(_PORT)}
-        elif host is not None:
-            options |= {"host": "0.0.0.0", "hosts": [host]}
-        async with Gateway(client=conversation.client, tokenizer=conversation.tokenizer, **options) as gateway:
-            if host is not None:
-                origin = f"http://{host}:{gateway.url.rpartition(':')[2]}"
-            yield gateway, origin
+            return {"host": None, "listener": await sandbox.listen(_PORT)}, f"http://127.0.0.1:{_PORT}"
+        if host is not None:
+            return {"host": "0.0.0.0", "hosts": [host]}, f"http://{host}:{{port}}"
+        return {}, None
 
     async def _launch(self, action: Action, sandbox: Sandbox, values: Mapping[str, str]) -> ExecResult:
         """Write the harness' files and run its command."""
@@ -172,48 +165,7 @@ class ProgramRun:
             logger.warning("error=<%s> | the program's last request was refused", failure)
         if failed and not self.score_failures:
             raise HarnessFailedError(f"the program failed: {_explain(done)}")
-        return AgentResult(
-            stop_reason="program_failed" if failed else "end_turn",  # type: ignore[arg-type]
-            message=agent.messages[-1],
-            metrics=agent.event_loop_metrics,
-            state={"harness": dict(self.ended)},
-        )
-
-
-@contextlib.asynccontextmanager
-async def session_of(agent: Agent, **options: Any) -> AsyncIterator[Session]:
-    """A session of a gateway in this process, on the conversation of the agent's model; `options` are those of `open`.
-
-    What is sampled in it are trajectories of the step.
-    """
-    from strands_sglang.gateway import Gateway
-
-    conversation = _conversation_of(agent)
-    served: dict[str, Any] = {"host": "127.0.0.1", "model_name": "policy", "admin": False}
-    async with Gateway(client=conversation.client, tokenizer=conversation.tokenizer, **served) as gateway:
-        session = gateway.open(conversation=conversation, **options)
-        try:
-            yield session
-        except BaseException:
-            await session.drop()
-            raise
-        await session.close()
-
-
-def _conversation_of(agent: Agent) -> Any:
-    conversation = getattr(agent.model, "conversation", None)
-    if conversation is None:
-        raise TypeError(f"a harness needs a model with exact tokens (SGLangModel), got {type(agent.model).__name__}")
-    return conversation
-
-
-def take_over(agent: Agent, session: Session, first_turn: int) -> Reward | None:
-    """Give the agent the session's messages, tokens used, and counts, and return the reward it was sent."""
-    agent.messages.extend(session.history)  # type: ignore[arg-type]
-    if session.last_turn is not None:  # titles and sub-agents may have come after it
-        session.conversation.forest.show(session.last_turn)
-    note_usage(agent.event_loop_metrics, session.conversation.forest.turns[first_turn:])
-    return session.reward
+        return result_of(agent, "program_failed" if failed else "end_turn", harness=dict(self.ended))
 
 
 def _explain(done: ExecResult) -> str:

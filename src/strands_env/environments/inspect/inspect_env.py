@@ -38,7 +38,6 @@ from strands_env.core import (
 )
 from strands_env.core.chat_messages import spoken_text
 from strands_env.core.episode import Episode
-from strands_env.core.metrics import note_usage
 from strands_env.core.sdk_patches import inside_a_step
 from strands_env.core.termination import TaskTimeLimitReachedError
 from strands_env.sandbox import SandboxLostError
@@ -47,7 +46,8 @@ from strands_sglang.callers import outermost
 from strands_sglang.conversation.messages import to_strands
 from strands_sglang.exceptions import MaxMessagesReachedError
 
-from .inspect_provider import Seat, conversation_of
+from ..outside_agents import conversation_of, result_of, take_over
+from .inspect_provider import AgentPath, Seat
 from .inspect_run import InspectEpisode
 from .inspect_tasks import InspectTask
 
@@ -230,8 +230,7 @@ class InspectEnvironment(Environment):
             raise
         finally:
             if own is None:
-                _take_over(agent, seat, episode.state)
-                note_usage(agent.event_loop_metrics, conversation.forest.turns[first_turn:])
+                _take_over(agent, seat, first_turn, episode.state)
         if own is not None:
             return own.result()
         return _conclude(agent, seat, episode.state, limit)
@@ -253,17 +252,16 @@ class InspectEnvironment(Environment):
         return Seat(conversation_of(self.model_factory()))
 
 
-def _take_over(agent: Agent, seat: Seat, state: TaskState | None) -> None:
+def _take_over(agent: Agent, seat: Seat, first_turn: int, state: TaskState | None) -> None:
     """Give the agent the messages of the sample's main agent.
 
     An answer that the task takes from elsewhere, such as a call of `submit`, is the last text of the last message.
     """
+    main = seat.main or AgentPath(None)
+    take_over(agent, seat.conversation, first_turn, map(to_strands, main.history), main.turn)
     if seat.main is None:
         return
-    agent.messages.extend(map(to_strands, seat.main.history))  # type: ignore[arg-type]
-    agent.system_prompt = seat.main.system or None
-    if seat.main.turn is not None:  # sub-agents may have come after it
-        seat.conversation.forest.show(seat.main.turn)
+    agent.system_prompt = main.system or None
     own = state is not None and not state.output.empty and seat.sampled(state.output.message)
     answer = state.output.completion if state is not None and own else ""
     last = agent.messages[-1]
@@ -286,12 +284,7 @@ def _conclude(agent: Agent, seat: Seat, state: TaskState | None, limit: str | No
         raise RuntimeError("the task sampled nothing from the policy: its outputs came from a cache or another model")
     if limit is None and stop == "max_tokens":
         raise MaxTokensReachedException("the last reply was cut")  # the step asks the model by which bound
-    return AgentResult(
-        stop_reason="end_turn" if limit is None else _STOP_REASONS[limit],  # type: ignore[arg-type]
-        message=agent.messages[-1] if agent.messages else {"role": "assistant", "content": []},
-        metrics=agent.event_loop_metrics,
-        state={},
-    )
+    return result_of(agent, "end_turn" if limit is None else _STOP_REASONS[limit])
 
 
 class _OwnPlay:

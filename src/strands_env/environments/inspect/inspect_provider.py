@@ -19,7 +19,6 @@ from inspect_ai.log import Transcript, transcript
 from inspect_ai.model import ChatMessage, GenerateConfig, ModelAPI, ModelOutput, modelapi
 from inspect_ai.tool import ToolChoice, ToolInfo
 from inspect_ai.util import LimitExceededError, current_span_id
-from strands.models import Model
 from strands.types.exceptions import ContextWindowOverflowException
 
 from strands_env.core import ModelFactory
@@ -35,6 +34,7 @@ from strands_sglang.gateway.session_options import SessionOptions
 from strands_sglang.gateway.translation import Translation
 from strands_sglang.trajectory import FinishType, History, LengthLimit, Role, Turn
 
+from ..outside_agents import conversation_of
 from .inspect_messages import RECEIPT, output_of, read_request
 
 PROVIDER = "strands-rollout"
@@ -46,17 +46,6 @@ to_be_saved: WeakKeyDictionary[Transcript, tuple[Seat, str]] = WeakKeyDictionary
 when_saved: list[Callable[[], object]] = []
 """Called where a model is made whose samples are to be saved."""
 _current: ContextVar[Callable[[], Seat]] = ContextVar("strands_env_inspect_seat")
-
-
-def conversation_of(model: Model) -> Conversation:
-    """The conversation of a model with exact tokens."""
-    conversation = getattr(model, "conversation", None)
-    if not isinstance(conversation, Conversation):
-        raise TypeError(
-            f"a task of inspect_ai needs a model with exact tokens (SGLangModel), got {type(model).__name__}: "
-            "inspect_ai has providers of its own for others"
-        )
-    return conversation
 
 
 @dataclass(slots=True, eq=False)
