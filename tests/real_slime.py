@@ -13,6 +13,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import json
+import math
 import os
 import sys
 import threading
@@ -26,7 +27,8 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp import web
-from provider_support import add, call, completion, tokenizer
+from provider_support import call, completion, tokenizer
+from slime_support import AddEnv, TwoPaths
 
 from strands_env.core import Environment
 from strands_sglang.testing import Reply, build_answer
@@ -253,24 +255,118 @@ def _encoded(array: Any) -> str:
     return base64.b64encode(array.tobytes()).decode()
 
 
-class AddEnv(Environment):
-    """Adds; what the reward is depends on the rollout."""
-
-    def get_tools(self) -> list[Any]:
-        return [add]
-
-
-class TwoPathsEnv(AddEnv):
-    """A history that is compacted half-way."""
-
-    async def interact(self, agent: Any, action: Any) -> Any:
-        await self.invoke(agent, action.prompt)
-        agent.messages.clear()
-        return await self.invoke(agent, "And now something else.")
-
-
 def make_env(*, model_factory: Any, sample: Any, options: dict[str, Any]) -> Environment:
     """The factory that the arguments name."""
-    made = TwoPathsEnv if options.get("two_paths") else AddEnv
+    made = TwoPaths if options.get("two_paths") else AddEnv
     reward_fn = None if options.get("unscored") else (lambda action, result: float(sample.index % 2))
     return made(model_factory=model_factory, reward_fn=reward_fn)
+
+
+OURS = "strands_env.training.slime"
+FLAGS = [
+    *("--custom-generate-function-path", f"{OURS}.generate"),
+    *("--custom-rm-path", f"{OURS}.reward_func"),
+    *("--custom-reward-post-process-path", f"{OURS}.reward_post_process"),
+    *("--custom-rollout-log-function-path", f"{OURS}.log_rollout"),
+    *("--custom-eval-rollout-log-function-path", f"{OURS}.log_eval_rollout"),
+    *("--input-key", "prompt", "--label-key", "label"),
+    *("--rollout-batch-size", "2", "--n-samples-per-prompt", "2", "--global-batch-size", "4"),
+    *("--rollout-max-response-len", "400", "--num-rollout", "1", "--sglang-server-concurrency", "4"),
+]
+PARALLEL = {
+    "dp_size": 2,
+    "cp_size": 1,
+    "tp_size": 1,
+    "pp_size": 1,
+    "vpp_size": 1,
+    "microbatch_group_size_per_vp_stage": 1,
+}
+
+
+class Run:
+    """slime's rollout side of a training run: the data source and the manager, without engines.
+
+    Args:
+        checkpoint: The tokenizer's folder.
+        folder: Where data lies.
+        router: What answers.
+        flags: Further flags.
+        **more: Further arguments.
+    """
+
+    def __init__(self, checkpoint: Path, folder: Path, router: Router, *flags: str, **more: Any) -> None:
+        prompts = write_prompts(folder / "prompts.jsonl", [f"What is 1 + 2? ({number})" for number in range(8)])
+        self.router = router
+        self.args = slimes_args(
+            [*FLAGS, "--hf-checkpoint", str(checkpoint), "--prompt-data", str(prompts), *flags],
+            sglang_router_port=router.port,
+            **{
+                "strands_env_factory": "tests.real_slime.make_env",
+                "strands_env_client_options": {"max_retries": 0},
+                "strands_env_log_dir": str(folder / "log"),
+                **more,
+            },
+        )
+        misc = importlib.import_module("slime.utils.misc")
+        misc.SingletonMeta._instances.clear()
+        http = importlib.import_module("slime.utils.http_utils")
+        http._http_client = None
+        http.init_http_client(self.args)
+        rollout = importlib.import_module("slime.ray.rollout")
+        cls = rollout.RolloutManager.__ray_metadata__.modified_class
+        self.manager: Any = object.__new__(cls)
+        self.manager.args = self.args
+        self.manager.data_source = misc.load_function(self.args.data_source_path)(self.args)
+        self.manager.generate_rollout = misc.load_function(self.args.rollout_function_path)
+        self.manager.eval_generate_rollout = misc.load_function(self.args.eval_function_path)
+        self.manager.custom_reward_post_process_func = misc.load_function(self.args.custom_reward_post_process_path)
+        self.manager.custom_convert_samples_to_train_data_func = None
+        self.manager.train_parallel_config = PARALLEL
+        self.manager.health_monitoring_resume = lambda: None
+
+    def step(self, number: int = 0) -> list[Any]:
+        """A rollout step: the data of every rank."""
+        return [box.inner for box in self.manager.generate(number)]
+
+    def samples(self, number: int = 0) -> list[Any]:
+        """The samples of a step."""
+        samples, _ = self.manager._get_rollout_data(number)
+        return list(samples)
+
+
+def check_ranks(ranks: list[dict[str, Any]], router: Router, *, samples: int) -> None:
+    """The trainer's input: aligned tensors in which each trained token is one that the server sent."""
+    assert sum(len(rank["tokens"]) for rank in ranks) == samples
+    for rank in ranks:
+        for tokens, mask, logprobs, length in zip(
+            rank["tokens"], rank["loss_masks"], rank["rollout_log_probs"], rank["response_lengths"], strict=True
+        ):
+            assert length == len(mask) == len(logprobs) < len(tokens)
+            response = tokens[-length:].tolist()
+            for token, trained, value in zip(response, mask.tolist(), logprobs.tolist(), strict=True):
+                assert math.isfinite(value)
+                assert (token, value) in router.sent if trained else value == 0.0
+
+
+@pytest.fixture
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Run]]:
+    """Starts slime's rollout side on four samples of a task, with the config file of an example and further options."""
+    monkeypatch.setattr(importlib.import_module("ray"), "put", lambda value, **_: value)
+
+    def start(example: Path, task: dict[str, Any], router: Router, **options: Any) -> Run:
+        monkeypatch.syspath_prepend(str(example))
+        data = tmp_path / "tasks.jsonl"
+        data.write_text(f"{json.dumps(task)}\n" * 4)
+        config = pytest.importorskip("yaml").safe_load((example / "config.yaml").read_text())
+        config["strands_env_options"] = {**config.get("strands_env_options", {}), **options}
+        config["strands_env_log_dir"] = str(tmp_path / "log")
+        checkpoint = tmp_path / "checkpoint"
+        tokenizer().save_pretrained(checkpoint)
+        (checkpoint / "config.json").write_text('{"model_type": "qwen3"}')
+        flags = ("--prompt-data", str(data), "--metadata-key", "metadata")
+        return Run(checkpoint, tmp_path, router, *flags, **config)
+
+    with slime_imported():
+        yield start
+    for module in ("swe_env", "harness_env"):
+        sys.modules.pop(module, None)

@@ -26,31 +26,19 @@ from strands_sglang.backends import Backend, Capabilities, GenerateAnswer, Gener
 from strands_sglang.exceptions import BackendConnectionError
 from strands_sglang.trajectory import Finish, FinishType
 from tests.conftest import ROOT
-from tests.real_slime import Router, package, requires_slime, slime_imported, slimes_args, write_prompts
+from tests.real_slime import (
+    OURS,
+    Router,
+    Run,
+    check_ranks,
+    package,
+    requires_slime,
+    slime_imported,
+)
 
 pytestmark = requires_slime
 for needed in ("torch", "transformers", "ray"):
     package(needed, f"slime imports {needed}, which is not installed")
-
-OURS = "strands_env.training.slime"
-FLAGS = [
-    *("--custom-generate-function-path", f"{OURS}.generate"),
-    *("--custom-rm-path", f"{OURS}.reward_func"),
-    *("--custom-reward-post-process-path", f"{OURS}.reward_post_process"),
-    *("--custom-rollout-log-function-path", f"{OURS}.log_rollout"),
-    *("--custom-eval-rollout-log-function-path", f"{OURS}.log_eval_rollout"),
-    *("--input-key", "prompt", "--label-key", "label"),
-    *("--rollout-batch-size", "2", "--n-samples-per-prompt", "2", "--global-batch-size", "4"),
-    *("--rollout-max-response-len", "400", "--num-rollout", "1", "--sglang-server-concurrency", "4"),
-]
-PARALLEL = {
-    "dp_size": 2,
-    "cp_size": 1,
-    "tp_size": 1,
-    "pp_size": 1,
-    "vpp_size": 1,
-    "microbatch_group_size_per_vp_stage": 1,
-}
 
 
 @pytest.fixture(scope="module")
@@ -61,57 +49,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "config.json").write_text('{"model_type": "qwen3"}')
     with slime_imported():
         yield folder
-
-
-class Run:
-    """slime's rollout side of a training run: the data source and the manager, without engines.
-
-    Args:
-        checkpoint: The tokenizer's folder.
-        folder: Where data lies.
-        router: What answers.
-        flags: Further flags.
-        **more: Further arguments.
-    """
-
-    def __init__(self, checkpoint: Path, folder: Path, router: Router, *flags: str, **more: Any) -> None:
-        prompts = write_prompts(folder / "prompts.jsonl", [f"What is 1 + 2? ({number})" for number in range(8)])
-        self.router = router
-        self.args = slimes_args(
-            [*FLAGS, "--hf-checkpoint", str(checkpoint), "--prompt-data", str(prompts), *flags],
-            sglang_router_port=router.port,
-            **{
-                "strands_env_factory": "tests.real_slime.make_env",
-                "strands_env_client_options": {"max_retries": 0},
-                "strands_env_log_dir": str(folder / "log"),
-                **more,
-            },
-        )
-        misc = importlib.import_module("slime.utils.misc")
-        misc.SingletonMeta._instances.clear()
-        http = importlib.import_module("slime.utils.http_utils")
-        http._http_client = None
-        http.init_http_client(self.args)
-        rollout = importlib.import_module("slime.ray.rollout")
-        cls = rollout.RolloutManager.__ray_metadata__.modified_class
-        self.manager: Any = object.__new__(cls)
-        self.manager.args = self.args
-        self.manager.data_source = misc.load_function(self.args.data_source_path)(self.args)
-        self.manager.generate_rollout = misc.load_function(self.args.rollout_function_path)
-        self.manager.eval_generate_rollout = misc.load_function(self.args.eval_function_path)
-        self.manager.custom_reward_post_process_func = misc.load_function(self.args.custom_reward_post_process_path)
-        self.manager.custom_convert_samples_to_train_data_func = None
-        self.manager.train_parallel_config = PARALLEL
-        self.manager.health_monitoring_resume = lambda: None
-
-    def step(self, number: int = 0) -> list[Any]:
-        """A rollout step: the data of every rank."""
-        return [box.inner for box in self.manager.generate(number)]
-
-    def samples(self, number: int = 0) -> list[Any]:
-        """The samples of a step."""
-        samples, _ = self.manager._get_rollout_data(number)
-        return list(samples)
 
 
 @pytest.fixture
@@ -125,20 +62,6 @@ def run(
     with Router() as router:
         yield lambda *flags, **more: Run(checkpoint, tmp_path, router, *flags, **more)
         importlib.import_module("slime.rollout.fully_async_rollout")._stop_global_worker()
-
-
-def check_ranks(ranks: list[dict[str, Any]], router: Router, *, samples: int) -> None:
-    """The trainer's input: aligned tensors in which each trained token is one that the server sent."""
-    assert sum(len(rank["tokens"]) for rank in ranks) == samples
-    for rank in ranks:
-        for tokens, mask, logprobs, length in zip(
-            rank["tokens"], rank["loss_masks"], rank["rollout_log_probs"], rank["response_lengths"], strict=True
-        ):
-            assert length == len(mask) == len(logprobs) < len(tokens)
-            response = tokens[-length:].tolist()
-            for token, trained, value in zip(response, mask.tolist(), logprobs.tolist(), strict=True):
-                assert math.isfinite(value)
-                assert (token, value) in router.sent if trained else value == 0.0
 
 
 MODES: dict[str, tuple[list[str], dict[str, Any], int]] = {

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +12,11 @@ from provider_support import completion, tokenizer
 
 from strands_sglang.testing import Reply
 from tests.conftest import ROOT
-from tests.contract.test_slime_real import Run, check_ranks
-from tests.real_slime import Router, requires_slime, slime_imported
+from tests.real_slime import Router, check_ranks, launch, requires_slime
 from tests.unit.sandbox_support import requires_isolation
 
-yaml = pytest.importorskip("yaml")
+__all__ = ["launch"]
+
 pytest.importorskip("strands_harness")
 EXAMPLE = ROOT / "examples" / "strands_harness"
 SUBTASK = "Count what seq 7 prints."
@@ -49,33 +46,14 @@ class Scripted(Router):
         return replace(reply, weight_version="1", meta={})
 
 
-@pytest.fixture
-def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Starts slime's rollout side with the example's config file."""
-    monkeypatch.setattr(importlib.import_module("ray"), "put", lambda value, **_: value)
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    task = {"prompt": "How many lines does seq 7 print? Have it counted.", "label": "7", "metadata": {}}
-    (tmp_path / "tasks.jsonl").write_text(f"{json.dumps(task)}\n" * 4)
-    config = yaml.safe_load((EXAMPLE / "config.yaml").read_text())
-    config["strands_env_log_dir"] = str(tmp_path / "log")
-
-    def start(router: Router, *flags: str) -> Run:
-        checkpoint = tmp_path / "checkpoint"
-        tokenizer().save_pretrained(checkpoint)
-        (checkpoint / "config.json").write_text('{"model_type": "qwen3"}')
-        data = ("--prompt-data", str(tmp_path / "tasks.jsonl"), "--metadata-key", "metadata")
-        return Run(checkpoint, tmp_path, router, *data, *flags, **config)
-
-    with slime_imported():
-        yield start
-    sys.modules.pop("harness_env", None)
+TASK = {"prompt": "How many lines does seq 7 print? Have it counted.", "label": "7", "metadata": {}}
 
 
 @requires_slime
 @requires_isolation
 def test_a_step_of_the_example_trains_what_agent_and_subagent_sampled(launch: Any, tmp_path: Path) -> None:
     with Scripted() as router:
-        ranks = launch(router).step()
+        ranks = launch(EXAMPLE, TASK, router).step()
         check_ranks(ranks, router, samples=12)  # the SDK delivers a result as a call that nobody sampled: a new path
     line = json.loads((tmp_path / "log" / "rollout.jsonl").read_text().splitlines()[0])
     assert line["metrics"]["ended/task_complete"] == 1.0 and line["metrics"]["reward"] == 0.5

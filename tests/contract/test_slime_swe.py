@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import runpy
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,11 @@ from provider_support import completion, tokenizer
 
 from strands_sglang.testing import Reply
 from tests.conftest import ROOT
-from tests.contract.test_slime_real import Run, check_ranks
-from tests.real_slime import Router, requires_slime, slime_imported
+from tests.real_slime import Router, check_ranks, launch, requires_slime
 from tests.unit.sandbox_support import requires_isolation
 
-yaml = pytest.importorskip("yaml")
+__all__ = ["launch"]
+
 EXAMPLE = ROOT / "examples" / "slime_swe"
 # Takes mini-swe-agent's arguments; a bash tool, and the end at a reply without calls.
 PROGRAM = """#!/usr/bin/env python3
@@ -72,36 +70,14 @@ def fixture_task(folder: Path) -> tuple[Path, Path]:
     return programs, repository
 
 
-@pytest.fixture
-def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Starts slime's rollout side with the example's config file and fixture tasks."""
-    monkeypatch.setattr(importlib.import_module("ray"), "put", lambda value, **_: value)
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    programs, repository = fixture_task(tmp_path)
-    test = "python3 -c 'from add import add; assert add(2, 3) == 5'"
-    task = {"prompt": "Repair add.", "label": "", "metadata": {"repository": str(repository), "test": test}}
-    (tmp_path / "tasks.jsonl").write_text(f"{json.dumps(task)}\n" * 4)
-    config = yaml.safe_load((EXAMPLE / "config.yaml").read_text())
-    config["strands_env_options"] |= {"program": f"{programs}/mini", "programs": str(programs)}
-    config["strands_env_log_dir"] = str(tmp_path / "log")
-
-    def start(router: Router, tokens: Any, *flags: str) -> Run:
-        checkpoint = tmp_path / "checkpoint"
-        tokens.save_pretrained(checkpoint)
-        (checkpoint / "config.json").write_text('{"model_type": "qwen3"}')
-        data = ("--prompt-data", str(tmp_path / "tasks.jsonl"), "--metadata-key", "metadata")
-        return Run(checkpoint, tmp_path, router, *data, *flags, **config)
-
-    with slime_imported():
-        yield start
-    sys.modules.pop("swe_env", None)
-
-
 @requires_slime
 @requires_isolation
 def test_a_step_of_the_example_trains_what_was_sampled(launch: Any, tmp_path: Path) -> None:
+    programs, repository = fixture_task(tmp_path)
+    test = "python3 -c 'from add import add; assert add(2, 3) == 5'"
+    task = {"prompt": "Repair add.", "label": "", "metadata": {"repository": str(repository), "test": test}}
     with Scripted() as router:
-        ranks = launch(router, tokenizer()).step()
+        ranks = launch(EXAMPLE, task, router, program=f"{programs}/mini", programs=str(programs)).step()
         check_ranks(ranks, router, samples=4)
     assert sorted(ranks[0]["raw_reward"]) == [0.0, 0.0, 1.0, 1.0]
     line = json.loads((tmp_path / "log" / "rollout.jsonl").read_text().splitlines()[0])
