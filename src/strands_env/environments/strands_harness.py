@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import date
-from typing import Any
+from typing import Any, Unpack
 
 from strands import Agent
 from strands.agent.agent_result import AgentResult
@@ -24,6 +24,7 @@ from strands_env.core.termination import Phase
 from strands_env.rewards import ExactMatchReward
 from strands_env.sandbox import (
     BubblewrapSandbox,
+    ExecOptions,
     ExecResult,
     Sandbox,
     SandboxCapabilities,
@@ -236,12 +237,12 @@ class _WatchedSandbox(Sandbox):
     def capabilities(self) -> SandboxCapabilities:
         return self._inner.capabilities
 
-    async def exec(self, command: str | Sequence[str], **options: Any) -> ExecResult:
+    async def exec(self, command: str | Sequence[str], **options: Unpack[ExecOptions]) -> ExecResult:
         with self._failing_the_step():
             return await self._inner.exec(command, **options)
 
     async def exec_streaming(
-        self, command: str | Sequence[str], on_output: Callable[[StreamChunk], None], **options: Any
+        self, command: str | Sequence[str], on_output: Callable[[StreamChunk], None], **options: Unpack[ExecOptions]
     ) -> ExecResult:
         with self._failing_the_step():
             return await self._inner.exec_streaming(command, on_output, **options)

@@ -7,6 +7,7 @@ from .bubblewrap.command import Isolation
 from .bubblewrap.supervised import SandboxSlots
 from .contract import (
     ExecLimits,
+    ExecOptions,
     ExecResult,
     Network,
     Outcome,
@@ -24,6 +25,7 @@ from .judging import Verdict, judge
 __all__ = [
     "BubblewrapSandbox",
     "ExecLimits",
+    "ExecOptions",
     "ExecResult",
     "Isolation",
     "Network",

@@ -11,17 +11,18 @@ import errno
 import logging
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any
+from typing import Any, Unpack
 
 from strands_env.core.limits import shorten
 from strands_env.core.threads import default_threads
-from strands_sglang.exceptions import check_positive, install_command
+from strands_sglang.exceptions import check_positive, install_command, refuse_unknown
 
 from .contract import (
     MAX_FILE_BYTES,
     ExecLimits,
+    ExecOptions,
     ExecResult,
     Outcome,
     PythonSandbox,
@@ -165,21 +166,14 @@ class AgentCoreSandbox(PythonSandbox):
         """Run Python code; see `PythonSandbox`."""
         return await self._run("executeCode", {"code": code, "language": "python"}, timeout, limits)
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: str | bytes = "",
-        timeout: float | None = None,
-        limits: ExecLimits | None = None,
-    ) -> ExecResult:
+    async def exec(self, command: str | Sequence[str], **options: Unpack[ExecOptions]) -> ExecResult:
         """Run a command; see `Sandbox`. Standard input is written to a file of `/tmp` first."""
+        refuse_unknown("exec", options, ExecOptions.__annotations__)
+        cwd, stdin = options.get("cwd"), options.get("stdin")
         line = command if isinstance(command, str) else shlex.join(command)
         if not isinstance(command, str) and not command:
             return ExecResult(outcome=Outcome.REFUSED, note="the command is empty")
-        if env or cwd is not None or stdin:
+        if (env := options.get("env")) or cwd is not None or stdin:
             # The service's `executeCommand` takes one line: it has no fields for variables, folder or input.
             shell = ["env", *(f"{name}={value}" for name, value in (env or {}).items()), "bash", "-c", line]
             line = shlex.join(shell)
@@ -193,7 +187,7 @@ class AgentCoreSandbox(PythonSandbox):
                 line = f"{line} < {path}"
             if cwd is not None:
                 line = f"cd {shlex.quote(cwd)} && {line}"
-        return await self._run("executeCommand", {"command": line}, timeout, limits)
+        return await self._run("executeCommand", {"command": line}, options.get("timeout"), options.get("limits"))
 
     async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES, **kwargs: Any) -> bytes:
         """Contents of a file; see `Sandbox`. The service does not say why a file cannot be read."""

@@ -18,7 +18,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 from strands.sandbox import ExecutionResult, PosixShellSandbox, StreamChunk
 from strands.sandbox.errors import SandboxTimeoutError
@@ -207,6 +207,24 @@ class ExecResult:
         return "\n".join(parts) or ("(no output)" if not self.is_error else f"[{self.outcome.value}]")
 
 
+class ExecOptions(TypedDict, total=False):
+    """Options of a call of `Sandbox.exec`, all of which may be left out.
+
+    Attributes:
+        cwd: Folder to start in; the work directory if None.
+        env: Environment variables beside those of the sandbox. None of this process' own are passed on.
+        stdin: Standard input.
+        timeout: Seconds for this call, where that is less than its limit.
+        limits: Limits of this call in place of the sandbox's own.
+    """
+
+    cwd: str | None
+    env: Mapping[str, str] | None
+    stdin: str | bytes
+    timeout: float | None
+    limits: ExecLimits | None
+
+
 class Sandbox(PosixShellSandbox):
     """A place to run foreign code: a work directory, and processes that see nothing else of this machine.
 
@@ -224,28 +242,16 @@ class Sandbox(PosixShellSandbox):
         """Its abilities, known before it starts."""
 
     @abstractmethod
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: str | bytes = "",
-        timeout: float | None = None,
-        limits: ExecLimits | None = None,
-    ) -> ExecResult:
+    async def exec(self, command: str | Sequence[str], **options: Unpack[ExecOptions]) -> ExecResult:
         """Run a command and wait for its end.
 
         Args:
             command: A command line or script for the shell, or a program with its arguments.
-            cwd: Folder to start in; the work directory if None.
-            env: Environment variables beside those of the sandbox. None of this process' own are passed on.
-            timeout: Seconds for this call, where that is less than its limit.
-            limits: Limits of this call in place of the sandbox's own.
+            options: See `ExecOptions`.
         """
 
     async def exec_streaming(
-        self, command: str | Sequence[str], on_output: Callable[[StreamChunk], None], **options: Any
+        self, command: str | Sequence[str], on_output: Callable[[StreamChunk], None], **options: Unpack[ExecOptions]
     ) -> ExecResult:
         """`exec`, with all output handed to `on_output` as it comes, where the capabilities say so.
 
@@ -253,7 +259,7 @@ class Sandbox(PosixShellSandbox):
 
         Args:
             on_output: It must not raise.
-            options: Further arguments of `exec`.
+            options: See `ExecOptions`.
 
         Raises:
             SandboxUnsupportedError: This sandbox cannot.
@@ -326,7 +332,7 @@ class Sandbox(PosixShellSandbox):
             SandboxLostError: The sandbox ended meanwhile.
         """
         validate_env_keys(env or {})
-        options: dict[str, Any] = {"timeout": timeout, "cwd": cwd, "env": env}
+        options: ExecOptions = {"timeout": timeout, "cwd": cwd, "env": env}
         pieces: asyncio.Queue[StreamChunk | None] = asyncio.Queue()
         run = self.exec(command, **options) if is_whole else self.exec_streaming(command, pieces.put_nowait, **options)
         running = asyncio.ensure_future(run)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from strands.sandbox import StreamChunk
 
-from strands_env.sandbox import ExecLimits, ExecResult, Network, Outcome, Sandbox, SandboxCapabilities, SandboxError
+from strands_env.sandbox import ExecOptions, ExecResult, Network, Outcome, Sandbox, SandboxCapabilities, SandboxError
 from strands_env.sandbox.contract import MAX_FILE_BYTES, wall_seconds
+from strands_sglang.exceptions import refuse_unknown
 
 from .backend import BubblewrapEnvironment
 
@@ -45,26 +46,19 @@ class HarborSandbox(Sandbox):
         work = None if self.environment is None else self.environment.task_env_config.workdir
         return SandboxCapabilities(work=work or "/", background=True, network=network)
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: str | bytes = "",
-        timeout: float | None = None,
-        limits: ExecLimits | None = None,
-    ) -> ExecResult:
+    async def exec(self, command: str | Sequence[str], **options: Unpack[ExecOptions]) -> ExecResult:
         """Run a command as the task's user for the agent."""
         if self._own is not None:
-            return await self._own.run(command, cwd=cwd, env=env, stdin=stdin, timeout=timeout, limits=limits)
-        if stdin:
+            return await self._own.run(command, **options)
+        refuse_unknown("exec", options, ExecOptions.__annotations__)
+        if options.get("stdin"):
             raise ValueError(f"{self.environment.type()} takes no standard input: write a file")
         # Harbor counts whole seconds, and knows no limit but this one.
-        wall = wall_seconds(timeout, limits, WALL_SECONDS)
+        wall = wall_seconds(options.get("timeout"), options.get("limits"), WALL_SECONDS)
+        cwd, env = options.get("cwd"), dict(options.get("env") or {})
         line = command if isinstance(command, str) else shlex.join(command)
         try:
-            done = await self.environment.exec(line, cwd=cwd, env=dict(env or {}), timeout_sec=max(1, round(wall)))
+            done = await self.environment.exec(line, cwd=cwd, env=env, timeout_sec=max(1, round(wall)))
         except (TimeoutError, RuntimeError) as error:
             if "timed out" in str(error) or isinstance(error, TimeoutError):  # backends raise either
                 return ExecResult(outcome=Outcome.TIMEOUT, note=f"stopped after the time limit of {wall:g} s")
@@ -75,7 +69,7 @@ class HarborSandbox(Sandbox):
         )
 
     async def exec_streaming(
-        self, command: str | Sequence[str], on_output: Callable[[StreamChunk], None], **options: Any
+        self, command: str | Sequence[str], on_output: Callable[[StreamChunk], None], **options: Unpack[ExecOptions]
     ) -> ExecResult:
         """`exec`, with its output as it comes, on the backend `bubblewrap`; Harbor's others wait for the end."""
         if self._own is None:

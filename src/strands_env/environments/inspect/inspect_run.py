@@ -45,7 +45,6 @@ PROBE_SECONDS = 60
 ENDING_SECONDS = 10
 """Time in which a run without episodes has to end."""
 _KEY = "strands_rollout"
-_NO_LIMIT = 1_000_000  # episodes are bounded by who starts them
 
 
 class InspectSampleError(RuntimeError):

@@ -97,7 +97,6 @@ _DOLLAR = re.compile(r"(?<!\\)\$")
 _FIRST_SENTENCE = re.compile(
     r"\s*(.+?)(?:です|입니다|이다)?(?:(?<!\d)(?<!\bsq)(?<!\bcu)\.(?:\s|$)|。|\.\s+(?=[A-Z(\d])|\.?\s*(?:\n|$))"
 )
-_LEADING_WORD = re.compile(r"(?i)\W*(yes|no|true|false|ja|nein|oui|non)(?:[,.;:!]|\s*$)(?!\s*(?:yes|no)\b)")
 _POLAR = re.compile(r"(?i)(?<!\w)\W*(yes|no|true|false)(?!\w)")
 _A_FEW_WORDS = re.compile(r"(?:(?!(?:a|an|not|very|so|too)\b)[^\W\d_]{2,}[ .'’-]{0,2}){1,3}")
 _OPTION = re.compile(r"\W*([A-J])\)?(?=\W*(?:[.,;!\n]|\Z))")

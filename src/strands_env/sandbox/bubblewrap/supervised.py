@@ -15,17 +15,18 @@ import socket
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, Unpack
 
 from strands.sandbox import StreamChunk
 from strands.sandbox.types import StreamType
 
-from strands_sglang.exceptions import check_positive
+from strands_sglang.exceptions import check_positive, refuse_unknown
 
 from ..contract import (
     MAX_FILE_BYTES,
     MIB,
     ExecLimits,
+    ExecOptions,
     ExecResult,
     Outcome,
     Sandbox,
@@ -118,13 +119,9 @@ class SupervisedSandbox(Sandbox):
         self,
         command: str | Sequence[str],
         *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: str | bytes = "",
-        timeout: float | None = None,
-        limits: ExecLimits | None = None,
         user: str | int | None = None,
         on_output: Callable[[StreamChunk], None] | None = None,
+        **options: Unpack[ExecOptions],
     ) -> ExecResult:
         """Run a command; see `Sandbox`. The shell is bash where there is one.
 
@@ -138,22 +135,24 @@ class SupervisedSandbox(Sandbox):
             SandboxUnavailableError: The sandbox does not start.
             SandboxLostError: It ended, in this call or an earlier one, and does not start again.
         """
+        refuse_unknown("exec", options, ExecOptions.__annotations__)
+        env, stdin = dict(options.get("env") or {}), options.get("stdin", "")
         words: list[str] = [command] if isinstance(command, str) else [*command]
         code_bytes = self.limits.code_bytes if isinstance(command, str) else MAX_ARGUMENT_BYTES
         refused = "" if words else "the command is empty"
         for text in words:
             refused = refused or refusal(text, "code", code_bytes)
-        for name, value in (env or {}).items():
+        for name, value in env.items():
             refused = refused or refusal(f"{name}={value}", "environment", MAX_ARGUMENT_BYTES)
         refused = refused or refusal(stdin, "standard input", MAX_STDIN_BYTES)
-        request: dict[str, Any] = {"kind": "exec", "cwd": cwd, "env": dict(env or {}), "user": user}
+        request: dict[str, Any] = {"kind": "exec", "cwd": options.get("cwd"), "env": env, "user": user}
         request["command"] = command if isinstance(command, str) else words
         data = b"" if refused else stdin.encode() if isinstance(stdin, str) else bytes(stdin)
         with _sealed_file(data) if data else contextlib.nullcontext() as file:
-            return await self._run(request, timeout, limits, refused, file, on_output)
+            return await self._run(request, options.get("timeout"), options.get("limits"), refused, file, on_output)
 
     async def exec_streaming(
-        self, command: str | Sequence[str], on_output: Callable[[StreamChunk], None], **options: Any
+        self, command: str | Sequence[str], on_output: Callable[[StreamChunk], None], **options: Unpack[ExecOptions]
     ) -> ExecResult:
         """`exec`, with its output as it comes; see `Sandbox`."""
         return await self.exec(command, on_output=on_output, **options)

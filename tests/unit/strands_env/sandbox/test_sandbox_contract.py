@@ -113,3 +113,9 @@ async def test_a_character_in_the_middle_of_long_output_stays_whole() -> None:
         assert done.stdout == "a" * 499 + "é" + "b" * 499
         done = await sandbox.exec("printf aé", limits=ExecLimits(output_bytes=3))
         assert done.stdout == "aé"
+
+
+@pytest.mark.parametrize("kind", [TestWithoutIsolation, TestHosted])
+async def test_a_misspelt_option_of_a_call_is_named(kind: type[SandboxContract]) -> None:
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'timeut'.*did you mean 'timeout'"):
+        await kind().make_sandbox().exec("true", timeut=1)
