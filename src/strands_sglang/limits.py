@@ -30,7 +30,7 @@ class Limits:
         max_sampled_tokens: Tokens sampled by all paths of a model or session.
         context_window_limit: Context length in tokens; None asks the server.
         max_requests: Most model calls of a program.
-        max_new_tokens: Most tokens of one reply, whatever a program asks for. Of a model, it is a sampling parameter.
+        max_new_tokens: Most tokens of one reply, even if a program asks for more. For a model, a sampling parameter.
         max_seconds: Seconds from a program's first model call, after which further ones are refused. A reply in flight
             is aborted then, unless a final answer follows.
         max_parallel: Most replies that are sampled at a time; further calls wait.

@@ -64,8 +64,8 @@ class TokenModel(Model):
         processor: For a model that sees: its folder or hub id, or its `AutoProcessor`. The embedded engine brings its
             own.
         tool_call_parser: The name of `tool_parser` in strands-sglang 0.1.
-        **options: Sampling parameters, what to return, budgets and policies: see `SGLangConfig`. They can be changed by
-            `update_config`.
+        **options: Sampling parameters, returned fields, budgets and policies: see `SGLangConfig`; `update_config`
+            changes them.
 
     Attributes:
         conversation: The episode: its forest, prompts, budgets and call ids.
@@ -180,16 +180,16 @@ class TokenModel(Model):
 
         Args:
             tool_choice: A forced choice becomes a grammar where the backend, and the model's format of calls, take one;
-                else it is ignored with a warning, once a process.
+                otherwise it is ignored with a warning, once a process.
             system_prompt_content: System prompt as blocks; takes precedence over the text.
             cancel_signal: Ends the call when set; nothing is recorded then.
             dynamic_trailing_blocks: Number of blocks at the end of the last message that later histories will lack; the
-                option `injected_context` decides what becomes of them.
+                option `injected_context` decides their fate.
 
         Yields:
             The SDK's stream events: one block each for reasoning, text and every call, then stop reason and usage.
 
-        Raises what `Conversation.turn` raises, but for a cancellation: the stream ends then.
+        Raises the errors of `Conversation.turn`, except for a cancellation, which ends the stream.
         """
         forced: list[str] = []
         if tool_choice and "auto" not in tool_choice:
@@ -222,7 +222,7 @@ class TokenModel(Model):
     async def structured_output(
         self, output_model: type[T], prompt: Messages, system_prompt: str | None = None, **kwargs: Any
     ) -> AsyncGenerator[dict[str, T | Any], None]:
-        """Sample an answer constrained to a model's JSON schema; it is recorded as a trajectory of its own.
+        """Sample an answer constrained to a model's JSON schema; it is recorded as a separate trajectory.
 
         Yields:
             `{"output": instance}`.
@@ -252,7 +252,7 @@ class TokenModel(Model):
         system_prompt: str | None = None,
         system_prompt_content: list[SystemContentBlock] | None = None,
     ) -> int:
-        """Number of tokens of a history: exact for what is held, a guess by length for the rest. Nothing is encoded."""
+        """Number of tokens of a history: exact for its held part, guessed by length for the rest, without encoding."""
         system = system_prompt if system_prompt_content is None else system_prompt_content
         return self.conversation.estimate_tokens(messages, tool_specs or (), system)
 

@@ -66,7 +66,7 @@ class SharedBudget:
 class Reservation:
     """The part of a budget that one call holds while it is in flight; given back at the end of a `with` statement.
 
-    Leave the statement when what was sampled has been recorded.
+    Leave the statement once the sampled tokens have been recorded.
     """
 
     def __init__(self, budget: SharedBudget) -> None:
@@ -90,7 +90,7 @@ class Reservation:
 
         Args:
             wanted: Most tokens the call can use; None for all that is left.
-            left: Tokens that are left but for what is held; raises when there are none.
+            left: Tokens left, those held by other calls included; raises when there are none.
         """
         budget = self._budget
         while True:

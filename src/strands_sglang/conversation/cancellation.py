@@ -64,8 +64,8 @@ _lock = threading.Lock()
 class CancelScope:
     """A `with` block that is cancelled as soon as a signal is set, and then raises `CallCancelled`.
 
-    It raises it also where the block has come to its end by then: its caller throws the answer away. Whoever else
-    cancels the task waits for an `asyncio.CancelledError`, and gets it.
+    It raises it even if the block has ended by then: the caller throws the answer away. Anyone else who cancels the
+    task expects an `asyncio.CancelledError`, and gets it.
     """
 
     def __init__(self, signal: threading.Event | None) -> None:

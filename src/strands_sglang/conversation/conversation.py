@@ -1,4 +1,4 @@
-"""`Conversation`: what makes a rollout exact, without knowing who asks.
+"""`Conversation`: the core of an exact rollout, independent of its caller.
 
 A conversation owns the trajectory forest, prompts, sampling, token budgets, call ids and the record of malformed calls.
 It knows neither the events of the Strands SDK nor HTTP. `SGLangModel` is a shell around it; so is the gateway, and so
@@ -173,7 +173,7 @@ class Conversation:
         self._routing_key, self._scratch = uuid.uuid4().hex, dict[str, Any]()
 
     def free_scratch(self) -> None:
-        """Free what backends keep for the next call of the episode; a call that comes all the same makes it anew."""
+        """Free the memory that backends keep for the next call of the episode; a later call makes it anew."""
         self._scratch.clear()
 
     # ---- configuration ------------------------------------------------
@@ -203,9 +203,9 @@ class Conversation:
         return await self.sample(await self.prepare_aside(request), cancel_signal=cancel_signal)
 
     async def read_images(self, messages: Iterable[Message]) -> None:
-        """Decode and size in a thread whatever images of a history are new, so that `prepare` holds no event loop.
+        """Decode and size the new images of a history in a thread, so that `prepare` does not hold up the event loop.
 
-        What is wrong with an image is said by `prepare`.
+        Errors of an image are raised by `prepare`.
         """
         options = self.config
         new = self._images.select_new((image for message in messages for image in message.images), options)
@@ -234,7 +234,7 @@ class Conversation:
         return None
 
     def prepare(self, request: TurnRequest) -> PreparedTurn:
-        """Locate and render a request. Nothing is sent, and no turn is recorded; raises what `turn` raises of that."""
+        """Locate and render a request; nothing is sent or recorded. Raises the errors of `turn` up to that point."""
         history, options = self._read_history(request), self.config
         tools_key = self._formats.key_of(request.tools, options)
         return self._render(request, history, options, tools_key, self._locate(request, history, tools_key))
@@ -268,7 +268,7 @@ class Conversation:
         if not count or not messages:
             return self._histories.read(messages)
         *before, last = messages
-        # Later histories hold the message without these blocks, so that is what they find their place by.
+        # Later histories hold the message without these blocks, and find their place by that form.
         blocks = list(last["content"])
         history = self._histories.read([*before, {**last, "content": blocks[: max(len(blocks) - count, 0)]}])
         earlier = history.before or History()
@@ -301,7 +301,7 @@ class Conversation:
             )
 
     async def sample(self, prepared: PreparedTurn, *, cancel_signal: threading.Event | None = None) -> SampledTurn:
-        """Sample a prepared turn, read it and record it. Raises what `turn` raises of that."""
+        """Sample a prepared turn, read it and record it. Raises the errors of `turn` from there on."""
         backend, config = self.backend, self.config
         routing_key = config["routing_key"] or self._routing_key
         with Reservation(self._budget) as reservation:
@@ -330,9 +330,9 @@ class Conversation:
     def estimate_tokens(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSpec] = (), system: SystemPrompt = None
     ) -> int:
-        """Number of tokens of a history: exact for what is held, a guess by length for the rest. Nothing is encoded."""
+        """Number of tokens of a history: exact for its held part, guessed by length for the rest, without encoding."""
         text, held, count = system_text(system), 0, 0
-        if any(message["role"] == "assistant" for message in messages):  # else none of it is held
+        if any(message["role"] == "assistant" for message in messages):  # otherwise none of it is held
             history, context = (
                 self._histories.read(messages),
                 self._context(text, self._formats.key_of(tools, self.config)),
@@ -390,8 +390,8 @@ class Conversation:
                 "agent=<%s>, calls=<%d> | every call changes earlier messages and starts a new path: "
                 "exact, but each prompt is rendered and sampled from afresh. Something edits the history between calls "
                 "(context_manager=, a conversation manager with per_turn, a middleware). injected_context='keep' holds "
-                "what a plug-in declares as dynamic_trailing_blocks, as ContextInjector does; otherwise pass "
-                "context_manager=False, and put what changes into the newest message or a tool result",
+                "blocks that a plug-in declares as dynamic_trailing_blocks, as ContextInjector does; otherwise pass "
+                "context_manager=False, and put changing text into the newest message or a tool result",
                 location.agent,
                 count,
             )
@@ -414,7 +414,7 @@ class Conversation:
         return request
 
     def _context(self, system: str, tools_key: bytes) -> bytes:
-        """Digest of what is printed before the messages."""
+        """Digest of the text printed before the messages."""
         last_parts, context = self._last_context
         parts = system, tools_key
         if last_parts != parts:

@@ -68,7 +68,7 @@ def digest_parts(value: Any, key: bytes = b"") -> bytes | None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PromptFormat:
-    """A set of tools and template arguments: its printer and its parser, and what was found out about them.
+    """A set of tools and template arguments: its printer, its parser and findings about both.
 
     Attributes:
         renderer: Prints prompts and deltas.

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class _ReadHistory(Generic[T]):
-    """A history that was read, and what its items are known by, with their indices.
+    """A history that was read, and the keys of its items with their indices.
 
     Plain texts are compared by `==`, in C, and copies share them. It would be too lax for anything else, of which the
     types of numbers and the order of keys are printed: other items are compared by their bytes.
@@ -91,7 +91,7 @@ class HistoryReader(Generic[T]):
         self._lock = threading.Lock()
 
     def read_items(self, items: Sequence[Any], read_one: Callable[[Any, int, Sequence[T]], T]) -> list[T]:
-        """The history, read by `read_one` from an item, its index and what was read before it."""
+        """The history, read by `read_one` from an item, its index and the values before it."""
         with self._lock:  # agents of one episode may run in several threads
             history: _ReadHistory[T] = _ReadHistory()
             count = 0
@@ -115,7 +115,7 @@ class HistoryReader(Generic[T]):
             if each.text_at:
                 continue
             count = each.common_start(items)
-            if 2 * count >= len(each.values):  # agents that only begin alike keep histories of their own
+            if 2 * count >= len(each.values):  # agents that only begin alike keep separate histories
                 others.remove(each)
                 return each.up_to(count)
         return _ReadHistory()
@@ -146,7 +146,7 @@ class StrandsReader(HistoryReader[History]):
 
 
 def _copy_text(value: Any) -> Any:
-    """A copy of text, and of what holds nothing else; None for any other value."""
+    """A copy of a text, or of a container of texts alone; None for any other value."""
     kind = type(value)
     if kind is str:
         return value

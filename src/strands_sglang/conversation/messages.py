@@ -6,7 +6,7 @@ what Hugging Face chat templates read: `role`, `content` (text, or parts where t
 
 - The text blocks of one message are joined by a newline, as the SDK joins those of a system prompt. Joining by
   nothing would merge words.
-- Each tool result is one `tool` message. Results stand in the order of the calls they answer, whatever the order in
+- Each tool result is one `tool` message. Results stand in the order of the calls they answer, not that in
   which the tools finished, and before the other blocks of their message: templates want them directly behind the calls.
 - The model sees that a tool failed: the result starts with `Error: ` unless the tool already said so.
 """
@@ -62,8 +62,8 @@ def read_message(given: Any, index: int = 0, before: Reversible[Message] = ()) -
         before: The messages before it, whose calls its results are ordered by.
 
     Raises:
-        MessageConversionError: A block has no place in a chat-template message; names the block, where it is, and
-            what to do.
+        MessageConversionError: A block has no place in a chat-template message; names the block, its place and
+            the remedy.
     """
     if isinstance(given, Message):
         return given
@@ -97,7 +97,7 @@ def read_message(given: Any, index: int = 0, before: Reversible[Message] = ()) -
 
 
 def read_messages(messages: Iterable[Any]) -> list[Message]:
-    """Read a history of Strands messages; raises what `read_message` raises."""
+    """Read a history of Strands messages; raises the errors of `read_message`."""
     history: list[Message] = []
     for index, message in enumerate(messages):
         history.append(read_message(message, index, history))
@@ -188,7 +188,7 @@ def _reasoning(value: Any, place: _Place) -> str:
 
 
 def _call(use: Mapping[str, Any], place: _Place) -> Call:
-    try:  # a copy: what the caller changes later is another message
+    try:  # a copy: the caller may change it later
         arguments = marshal.loads(marshal.dumps(use["input"], 2))
     except ValueError:  # types of a user's own
         try:
@@ -358,7 +358,7 @@ def sort_tool_results(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str
 
 
 def format_tool_specs(tool_specs: Iterable[Any]) -> list[dict[str, Any]]:
-    """Strands tool specs to the `tools` of a chat template; `MessageConversionError` for what is no tool spec."""
+    """Strands tool specs to the `tools` of a chat template; `MessageConversionError` for anything else."""
     tools = []
     for index, spec in enumerate(tool_specs):
         if not isinstance(spec, _MAPPING) or not isinstance(spec.get("name"), str) or "inputSchema" not in spec:

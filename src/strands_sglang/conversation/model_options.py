@@ -48,7 +48,7 @@ class InjectedContext(StrEnum):
     """Fate of blocks that the SDK folds into the last message for one call only (`ContextInjector`, memory)."""
 
     RERENDER = "rerender"
-    """The next call, whose history lacks them, starts a new path: the model sees what it sees at inference."""
+    """The next call, whose history lacks them, starts a new path: the model sees the same context as at inference."""
     KEEP = "keep"
     """They stay where the model read them, and the next call extends the path."""
 
@@ -65,7 +65,7 @@ class MalformedCalls(StrEnum):
 
 
 class Option(NamedTuple):
-    """The default of an option, and its check, which is given its name and a value, and returns what is kept."""
+    """The default of an option, and its check, which takes its name and a value and returns the value to keep."""
 
     default: Any
     check: Callable[[str, Any], Any] = lambda name, value: value
@@ -126,7 +126,7 @@ class SGLangConfig(TypedDict, total=False):
     return_logprob: Annotated[bool, Option(True, _flag)]
     """Ask for log-probabilities of sampled tokens; the prefix cache stays usable."""
     return_prompt_logprobs: Annotated[bool | Literal["appended"], Option("appended", _one_of(True, False, "appended"))]
-    """Score prompt tokens too. "appended" scores what is appended to a path, such as tool results: `logprobs`
+    """Score prompt tokens too. "appended" scores additions to a path, such as tool results: `logprobs`
     after the first prompt are then numbers throughout, and the prefix cache stays usable. True also scores the first
     prompt of a path, which bypasses the cache. False scores none: `logprobs` is None wherever nothing was sampled."""
     prompt_logprobs_limit: Annotated[int | None, Option(32768, _whole)]
@@ -149,7 +149,7 @@ class SGLangConfig(TypedDict, total=False):
     default), an error, or the control token."""
     dropped_content: Annotated[DroppedContent | Literal["separate", "error", "allow"], _choice(DroppedContent.SEPARATE)]
     """Response to a template that would drop text or calls of past turns from a history rendered anew, see
-    `DroppedContent`: text as a message of its own (`separate`, default), an error, or nothing."""
+    `DroppedContent`: text as a separate message (`separate`, default), an error, or nothing."""
     refused_results: Annotated[RefusedResults | Literal["raise", "report"], _choice(RefusedResults.REPORT)]
     injected_context: Annotated[InjectedContext | Literal["rerender", "keep"], _choice(InjectedContext.RERENDER)]
     abort_policy: Annotated[AbortPolicy | Literal["resume", "surface"], _choice(AbortPolicy.RESUME)]

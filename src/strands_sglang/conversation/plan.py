@@ -21,7 +21,7 @@ _SCALARS = (bool, int, float, str)
 
 
 class CallPlan(NamedTuple):
-    """A request, and what its answers are read by.
+    """A request, and the facts that its answers are read by.
 
     Attributes:
         request: The request, with an explicit `max_new_tokens`.
@@ -78,8 +78,8 @@ class CallPlanner:
         Raises:
             ContextOverflowError: The prompt leaves no room in the context.
             TokenBudgetReachedError: A token budget was used up before.
-            BackendRequestError: An option asks for what the backend cannot do.
-            BackendError: The backend does not say what it serves.
+            BackendRequestError: An option asks for more than the backend can do.
+            BackendError: The backend does not name the model it serves.
         """
         parent = call.location.parent
         prompt = array(TOKEN_TYPECODE) if parent is None else parent.path_ids()

@@ -42,7 +42,7 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRequest(CallOrigin):
-    """A model call, in terms that belong to no client, and who makes it: a call extends turns of its own agent.
+    """A model call, in terms that belong to no client, and its caller: a call extends turns of the same agent.
 
     Attributes:
         messages: The whole history: Strands messages, or one that was read already.

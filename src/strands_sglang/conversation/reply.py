@@ -90,10 +90,10 @@ def read_reply(
     tokens: TokenizerAdapter,
     next_call_id: Callable[[], str],
 ) -> ReadReply:
-    """Decode, split and parse what was sampled.
+    """Decode, split and parse a completion.
 
     A completion that was cut (length, abort, an end unknown here) makes no calls: a call in it may be incomplete, and
-    the SDK would put words of its own in its place. Its markup stays in the text. Text is decoded from the ids, never
+    the SDK would put its own words in its place. Its markup stays in the text. Text is decoded from the ids, never
     taken from the server.
     """
     request, tools = prepared.request, prepared.format.renderer.tools

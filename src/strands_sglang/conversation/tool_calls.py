@@ -99,7 +99,7 @@ class CallIdForm(StrEnum):
 
 
 class CallIds:
-    """Ids and names of tool calls as the template is to see them: what the model wrote, not what the SDK made of it."""
+    """Ids and names of tool calls for the template: as the model wrote them, not as the SDK rewrote them."""
 
     def __init__(self) -> None:
         self.sampled: dict[str, ToolCall] = {}
@@ -133,8 +133,8 @@ def function_id(name: str, index: int) -> str:
 def check_names(parser: ToolParser, renderer: DeltaRenderer) -> None:
     """Refuse, with ToolParserError, a tool of which a name is not read back as the template prints it.
 
-    Formats that print the names of tools and parameters bare cannot express every one, and some give a name a meaning
-    of their own (`all` in Functionary); each call of such a tool would be malformed, or none.
+    Formats that print the names of tools and parameters bare cannot express every one, and some give a name a special
+    meaning (`all` in Functionary); each call of such a tool would be malformed, or none.
     """
     printed = PrintedCalls.of(renderer)
     if not printed.read_by(parser):  # not the parser of this template, of which the user was warned
@@ -233,7 +233,7 @@ def check_tool_parser(parser: ToolParser, printed: PrintedCalls) -> None:
     if printed.texts and not printed.read_by(parser) and (type(parser), printed) not in _warned:
         _warned.add((type(parser), printed))
         logger.warning(
-            "tool_parser=<%s>, printed_call=<%s> | the tool parser does not read what the chat template prints; "
+            "tool_parser=<%s>, printed_call=<%s> | the tool parser does not read calls as the template prints them; "
             "the model's calls will probably not be found",
             type(parser).__name__,
             printed.texts[0],

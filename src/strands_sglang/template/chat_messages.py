@@ -62,8 +62,8 @@ def is_text(part: Any) -> bool:
 def short_history(messages: Sequence[M], new: Sequence[M] = ()) -> list[M]:
     """Leading system messages and the latest user message (they may carry switches such as /no_think).
 
-    All that most templates need of a history before an assistant turn. `new` messages follow; a short history and what
-    follows it give the next one.
+    Most templates need no more of a history before an assistant turn. `new` messages follow; a short history and the
+    messages behind it give the next one.
     """
     short: list[M] = []
     while len(short) < len(messages) and messages[len(short)]["role"] in ("system", "developer"):
@@ -89,7 +89,7 @@ class HistoryPart(StrEnum):
 
 
 def name_results(last: ChatMessage, new: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Tool results with the id and name of their call filled in: by id, else by order.
+    """Tool results with the id and name of their call filled in: by id, otherwise by order.
 
     Results often carry only the id, or nothing; templates want both.
     """

@@ -36,7 +36,7 @@ class ChatTemplate:
 
     Args:
         template: Jinja text, or several texts by name. With several, `"tool_use"` is used when tools are given and
-            it exists, else `"default"`.
+            it exists, otherwise `"default"`.
         special_values: Values of the variables `bos_token`, `eos_token`, `pad_token`, ... A token that the tokenizer
             does not have is left out, as transformers does.
         clock: Clock that `strftime_now` in the template reads; the real one by default.
@@ -99,7 +99,7 @@ class ChatTemplate:
             texts = {str(entry["name"]): entry["template"] for entry in own}
         if chat_template is not None:
             texts = {"default": texts.get(chat_template, chat_template)}
-        if not texts:  # one that renders by code of its own (mistral-common) encodes control tokens as plain text
+        if not texts:  # one that renders by its own code (mistral-common) encodes control tokens as plain text
             raise TemplateError(f"{type(tokenizer).__name__} has no chat template; {_NO_TEMPLATE}")
         return cls(texts, special_values=special_values(tokenizer))
 
@@ -108,7 +108,7 @@ class ChatTemplate:
         return self._texts[self._name(tools_present)]
 
     def key(self, *, tools_present: bool) -> Hashable:
-        """Identity of what is rendered: equal keys render equal texts."""
+        """Identity of the template: equal keys render equal texts."""
         return self._digests[self._name(tools_present)]
 
     @property
@@ -304,7 +304,7 @@ _LOOP_ATTRIBUTES = frozenset({"first", "last", "index", "index0", "previtem", "n
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox with short cuts to what it would find anyway: most of the time of a rendering goes into lookups."""
+    """The sandbox with short cuts to values that it would find anyway: lookups take most of the time of a rendering."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """The value of `obj.attribute`."""

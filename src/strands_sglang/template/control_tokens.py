@@ -106,7 +106,7 @@ def _pattern(tokens: Sequence[str]) -> re.Pattern[str]:
 
 def mark(value: Any, pattern: re.Pattern[str]) -> Any:
     """Plain data with every control token in its texts marked; the same object if there is none."""
-    # Nearly always there is none, and a look at the texts costs less than a copy of what holds them.
+    # Nearly always there is none, and a look at the texts costs less than a copy of the messages.
     return _mark(value, pattern) if first_spelled(value, pattern) else value
 
 
@@ -195,7 +195,7 @@ def render_marked(
     plain = unmark(render(messages)).text
     rendered = unmark(render(marked))
     if rendered.text != plain:
-        # Templates look for their own mark-up in what the assistant wrote; they may interpret it.
+        # Templates look for their own mark-up in the assistant's text; they may interpret it.
         foreign = [old if old["role"] == "assistant" else new for old, new in zip(messages, marked, strict=True)]
         rendered = unmark(render(foreign))
     if rendered.text != plain:

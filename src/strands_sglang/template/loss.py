@@ -1,7 +1,7 @@
 """Checks that no content was lost on the way into the text.
 
-The messages are rendered a second time with markers in place of their texts. That shows where the template prints what,
-and each text is looked for in its own place: its words somewhere else in the prompt prove nothing.
+The messages are rendered a second time with markers in place of their texts. That shows where the template prints each
+text, which is looked for in its own place: its words elsewhere in the prompt prove nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DroppedContent(StrEnum):
     """The policy for templates that do not print a past assistant turn of a first prompt in full.
 
     Some templates print either the text or the calls of a turn, and some print no calls at all. This is about histories
-    that are rendered anew: restored sessions, and what a conversation manager has shortened. Sampled turns of the
+    that are rendered anew: restored sessions, and those shortened by a conversation manager. Sampled turns of the
     running trajectory are never rendered, so nothing of them can be lost.
     """
 
@@ -55,8 +55,8 @@ class _Piece:
 def survives(content: str, printed: str) -> bool:
     """True if the text of a message was printed: verbatim, trimmed, escaped, or at least word for word.
 
-    Templates trim, escape and indent content and cut switches (`/no_think`) and tags out of it. Anything else that is
-    missing was lost.
+    Templates trim, escape and indent content and cut switches (`/no_think`) and tags out of it. Any other missing
+    text was lost.
     """
     content = content.strip()
     if content in printed:
@@ -87,8 +87,8 @@ def require_content(
     Text must be found; of other parts (images, ...) one must be missed when it is left out.
 
     Args:
-        assistant: Check also what assistant turns say, reasoning excepted.
-        skeletons: Keeps renderings with markers for later calls, so that these need none of their own.
+        assistant: Check the text of assistant turns too, reasoning excepted.
+        skeletons: Keeps renderings with markers for later calls, so that these need no further ones.
 
     Raises:
         LostContentError: A content was lost.
@@ -176,7 +176,7 @@ def _require_texts(
     if known_parts is not None and _are_aligned(pieces, text, known_parts):
         return
     skeleton = _try_render(render, _with_markers(messages, pieces))
-    if skeleton is not None:  # else the template looks into the content
+    if skeleton is not None:  # otherwise the template looks into the content
         for piece in pieces:
             if piece.marker not in skeleton:
                 raise _lost(piece)
@@ -217,7 +217,7 @@ def _end_of(content: str, text: str, at: int, after: str, *, is_last: bool) -> i
         ):
             return end
     end = at - 1
-    for _ in range(_MAX_TRIES):  # the content may hold what follows it
+    for _ in range(_MAX_TRIES):  # the content may contain the text behind it
         end = len(text) - len(after) if is_last else text.find(after, end + 1)
         if end < at or (is_last and not text.endswith(after)):
             return None

@@ -27,7 +27,7 @@ REASONING_TAGS: Final = (
 _OPENINGS: Final = tuple(opening for opening, _ in REASONING_TAGS)
 _UNLISTED: Final = re.compile(r"[<\[◁]([\w:.-]+)[>\]▷]$")
 _NAMED: Final = re.compile(r"think|thought|reason", re.IGNORECASE)
-# What a block holds that is no reasoning, though a template may open it for every reply.
+# Names of blocks that are not reasoning, though a template may open them for every reply.
 _ANSWERS: Final = re.compile(r"answer|response|reply|output|solution|tool|call", re.IGNORECASE)
 
 KEEP_REASONING: Final[tuple[tuple[str, Any], ...]] = (
@@ -50,8 +50,8 @@ def opened_tags(
     earlier is not an open block.
 
     Args:
-        reply_header: What the template prints before a past reply, which tells a tag of the role from one that opens
-            reasoning. None where that is not known: then unlisted tags count only if they are named after thoughts.
+        reply_header: Text that the template prints before a past reply, which tells a tag of the role from one that
+            opens reasoning. None if unknown: then unlisted tags count only if they are named after thoughts.
     """
     if generation_prompt and prompt_text.endswith(generation_prompt):
         return _left_open(generation_prompt, reply_header)

@@ -40,7 +40,7 @@ class Delta(Rendered):
 
 
 class DeltaRenderer:
-    """Renders what follows a sampled assistant turn, through the model's own chat template.
+    """Renders the text behind a sampled assistant turn, through the model's own chat template.
 
     Nothing that was sampled is rendered again: one short conversation is rendered with a sentinel in place of the last
     assistant turn and cut behind it. A self-check proves that this equals rendering the full history, or the full
@@ -170,7 +170,7 @@ class DeltaRenderer:
         emitted: str | None = None,
         truncated: bool = False,
     ) -> Delta:
-        """Render what has to be appended after a sampled assistant turn.
+        """Render the text to append after a sampled assistant turn.
 
         Args:
             history: Messages up to and including that turn. Of the turn only ids and names of its calls are read.
@@ -198,7 +198,7 @@ class DeltaRenderer:
                 return self._render_delta(HistoryPart.SHORT, base, last, new, emitted, truncated)
             except TemplateError as error:
                 refused = error
-        # Refused is only what the template cannot express: the full history is the definition of that.
+        # A step is refused only if the template cannot express it, and the full history defines that.
         try:
             full = history[:-1] if whole is None else whole()
             return self._render_delta(HistoryPart.FULL, without_nulls(full), last, new, emitted, truncated)
@@ -230,7 +230,7 @@ class DeltaRenderer:
 
         rendered = self._render_marked(render, [*base, last, *new])
         assert suffix is not None
-        # By the suffix as the template prints it: what `_reconcile` adds or cuts is no content.
+        # By the suffix as the template prints it: `_reconcile` neither adds nor cuts content.
         require_content(
             new,
             unmark(suffix.text).text,
@@ -261,7 +261,7 @@ def _reconcile(suffix: Suffix, emitted: str | None, truncated: bool) -> str:
         return body
     printed_at = boundary.region.find(emitted)
     if 0 <= printed_at < len(boundary.head):
-        # Printed before what was taken for the end, so the rest of the end is still to come.
+        # Printed before the assumed end, so the rest of the end is still to come.
         return boundary.end[printed_at + len(emitted) :] + body
     late = printed_at - len(boundary.end)
     if late >= 0 and body.startswith(emitted, late) and not body[:late].strip():
@@ -270,7 +270,7 @@ def _reconcile(suffix: Suffix, emitted: str | None, truncated: bool) -> str:
     return closer + body if boundary.is_opener else body
 
 
-# ---- what is known about templates, shared by all renderers of a process: thousands of models, one self-check
+# ---- knowledge about templates, shared by all renderers of a process: thousands of models, one self-check
 
 
 _known: Recent[Knowledge] = Recent(1024)

@@ -1,7 +1,7 @@
 """Replies as a chat template prints them: the texts a model samples for reasoning, visible text and calls.
 
 Past replies with known parts are rendered and cut where the generation prompt and the turn end. What stands around the
-parts is the frame, and whoever reads replies is proved on them.
+parts is the frame, and readers of replies are proved on them.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def print_replies(step: StepRenderer, opened: tuple[str, str] | None) -> Printed
         before = form.before[len(stem) if follows else start :]
         follows = follows or (opens and tags is not None and tags[0] == _only_prompted(form.before, stem))
         text, inside = before + form.rest, opens and follows
-        # Not what can follow the prompt: it has closed the block of this reasoning, or it has opened one.
+        # It cannot follow the prompt, which has closed the block of this reasoning, or opened one.
         if (not follows and not before.strip()) if form.thought else (inside and closing not in text):
             continue
         reply = PrintedReply(text=text, in_reasoning=inside, thought=form.thought, said=form.said, calls=form.calls)
@@ -114,7 +114,7 @@ def print_replies(step: StepRenderer, opened: tuple[str, str] | None) -> Printed
 
 
 def _reasoning(forms: list[_Form], prompt: str, specials: tuple[str, ...]) -> tuple[tuple[str, str] | None, bool, str]:
-    """Tags of reasoning, True if the prompt opens it, and what is left of the opening tag behind the prompt."""
+    """Tags of reasoning, True if the prompt opens it, and the rest of the opening tag behind the prompt."""
     # Plain text behind the reasoning shows best where that ends.
     thoughtful = min(
         (each for each in forms if each.thought), key=lambda form: (form.calls, not form.said), default=None
@@ -241,7 +241,7 @@ def _tags(form: _Form, others: list[_Form], prompt: str, specials: tuple[str, ..
     stem = prompt.rstrip()
     only = _only_prompted(before, stem)
     if not opening and only:
-        if closing not in only and only not in between:  # else the prompt has closed the block, or opened the text
+        if closing not in only and only not in between:  # otherwise the prompt has closed the block, or opened the text
             opening = only
     elif not opening and before.startswith(stem):
         same = _shared(stem, closing)

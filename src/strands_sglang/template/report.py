@@ -13,7 +13,7 @@ from .replies import PrintedReplies
 
 
 class _Explained(StrEnum):
-    """A member has a text: what it means, or what to do about it."""
+    """Members with a text: their meaning, or a remedy."""
 
     text: str
 
@@ -123,8 +123,8 @@ class Report:
         content_forms: Form of the content, by role.
         shapes: Result by shape. Without tools only `text>user`.
         prints_tools: The first prompt shows the tools; True without tools.
-        generation_prompt: What the template prints before a reply.
-        reply_header: The end of what the template prints before a past reply; None if it cannot print one.
+        generation_prompt: Text that the template prints before a reply.
+        reply_header: The end of the text that the template prints before a past reply; None if it cannot print one.
         keep_reasoning_kwargs: Template variables that make the template keep earlier reasoning at a user turn; empty
             where it keeps it anyway or has no such variable. Policy `append` adds them.
         replies: Replies of every kind as the template prints them.

@@ -109,7 +109,7 @@ _MARK = "Part7XQ"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
-    """Outcome of a self-check, and what was learned since: ends of turns (`boundaries`), verified at every use."""
+    """Outcome of a self-check, and the ends of turns learned since (`boundaries`), verified at every use."""
 
     report: Report
     forms: Forms

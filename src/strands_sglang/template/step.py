@@ -1,4 +1,4 @@
-"""One step: render a conversation with a sentinel in its last assistant turn and cut where that turn ends."""
+"""A step: render a conversation with a sentinel in its last assistant turn and cut where that turn ends."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Boundary:
 
     @property
     def end(self) -> str:
-        """Head and closer: what lies between the payload and the delta."""
+        """Head and closer: the text between the payload and the delta."""
         return self.head + self.closer
 
 
@@ -87,7 +87,7 @@ CALL_ID: Final = "QZid%05d"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forms:
-    """The forms in which a template takes what it is given; found by the self-check.
+    """The forms in which a template takes its input; found by the self-check.
 
     Attributes:
         content: Form of the content by role; roles that are missing take text.
@@ -115,8 +115,8 @@ class Suffix:
 class StepRenderer:
     """Renders and cuts single steps of one template with fixed tools and variables.
 
-    `boundaries`, the learned ends of turns by shape, may be shared by renderers that differ in their tools only: what
-    is found here is checked against every rendering.
+    `boundaries`, the learned ends of turns by shape, may be shared by renderers that differ in their tools only: each
+    is checked against every rendering.
     """
 
     template: ChatTemplate

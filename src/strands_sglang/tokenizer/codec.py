@@ -1,7 +1,7 @@
 """Exact encoding and decoding, in one piece; and a conversation's view of a tokenizer.
 
 The Rust tokenizer behind a Hugging Face tokenizer is called directly where that is proved to give the same. It also
-encodes what the class around it cannot: a text in which some control tokens are meant and others only spelled.
+encodes texts that the class around it cannot: those in which some control tokens are meant and others only spelled.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Codec:
         return _class_decode(self._tokenizer(), ids)
 
     def encode_literal(self, text: str, literal: Sequence[Span]) -> list[int]:
-        """Ids of a text whose `literal` spans are ordinary text, control tokens too; else `ControlTokenError`."""
+        """Ids of a text whose `literal` spans are ordinary text, control tokens too; otherwise `ControlTokenError`."""
         if not self._encodes_alike:
             start, end = literal[0]
             raise ControlTokenError(
@@ -253,7 +253,7 @@ def _class_decode(tokenizer: Any, ids: list[int]) -> str:
 
 
 class Tokenizer(Protocol):
-    """A Hugging Face tokenizer, or what encodes and decodes like one; other attributes are read where it has them."""
+    """A Hugging Face tokenizer, or an object that encodes and decodes like one; other attributes are optional."""
 
     def encode(self, text: Any, /, *args: Any, **options: Any) -> Any:
         """Ids of a text."""

@@ -1,4 +1,4 @@
-r"""Byte-level BPE tokenizers, id for id and letter for letter what Rust makes of them, in a fraction of the time.
+r"""Byte-level BPE tokenizers, id for id and letter for letter as in Rust, in a fraction of the time.
 
 Such a tokenizer cuts a text into pieces (a word, a number, a run of punctuation) by a pattern, and encodes every piece
 on its own. The Rust implementation spends its time on the cutting and on looking pieces up. Here Python's `re` cuts and
@@ -7,10 +7,10 @@ words.
 
 `re` knows no `\p{L}`, and the packages that do have tables of their own version of Unicode, which need not be the
 tokenizer's. So the pattern, in Oniguruma's syntax, is translated: each class becomes the list of its characters within
-an alphabet whose properties no version of Unicode has changed. What would mean something else in `re`, or is not known
-to mean the same, is refused. Texts with other characters, and tokenizers with anything that is not understood here, are
-left to the Rust implementation. Decoding joins the bytes that ids stand for. `Codec` compares all of it with the Rust
-implementation before it is used.
+an alphabet whose properties no version of Unicode has changed. A pattern that would mean something else in `re`, or is
+not known to mean the same, is refused. Texts with other characters, and tokenizers with anything that is not understood
+here, are left to the Rust implementation. Decoding joins the bytes that ids stand for. `Codec` compares all of it with
+the Rust implementation before it is used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PieceEncoder:
 
     Args:
         tokens: Patterns of added tokens, in the order in which they are taken out of a text.
-        cuts: They cut what is left into pieces, one after the other.
+        cuts: They cut the rest into pieces, one after the other.
     """
 
     def __init__(self, rust: Any, tokens: Iterable[re.Pattern[str]], cuts: Iterable[_Cut]) -> None:
@@ -178,7 +178,7 @@ _WRITTEN: Final = {
 _READ: Final = {_WRITTEN.get(byte, chr(byte)): byte for byte in range(0x100)}
 
 
-# ---- what a tokenizer consists of -----------------------------------------------------------------------------------
+# ---- the parts of a tokenizer ---------------------------------------------------------------------------------------
 
 
 def _token_patterns(rust: Any) -> list[re.Pattern[str]]:
@@ -240,7 +240,7 @@ def _to_json(component: Any) -> bytes:
 
 
 def _cut(pattern: str, *, keeps_gaps: bool = True) -> _Cut:
-    """Cuts a text into the matches of a pattern and, where they are kept, what lies between two."""
+    """Cuts a text into the matches of a pattern and, if they are kept, the gaps between them."""
     every = translate(pattern, ALPHABET)
     try:  # small classes are looked up faster
         expressions = every, translate(pattern, ASCII)
@@ -343,7 +343,7 @@ class _Translation:
                     raise NotUnderstoodError
                 groups.pop()
                 yield ")", is_ahead
-            elif "(?i:" in groups:  # `ss` would match ß, too, in whatever way it is put together
+            elif "(?i:" in groups:  # `ss` would match ß, too, however it is put together
                 if not (found := self._take(r"(?![sS]{2})[A-Za-z']|\|")):
                     raise NotUnderstoodError
                 yield found[0], is_ahead

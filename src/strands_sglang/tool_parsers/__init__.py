@@ -2,7 +2,7 @@
 
 A call is parsed exactly as it was written or reported as malformed. `get_tool_parser(name)` makes a parser,
 `register_tool_parser(name)` adds one. The classes of the families are in the modules of their kind; `glm`, `hermes`,
-`kimi_k2` and `qwen_xml` have upstream's names and hold nothing of their own.
+`kimi_k2` and `qwen_xml` have upstream's names and only import.
 """
 
 from . import gpt_oss, message_formats, notations  # noqa: F401 - their parsers register themselves

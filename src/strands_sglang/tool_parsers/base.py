@@ -1,4 +1,4 @@
-"""Tool parsers: what they return, their base, which finds call blocks outside reasoning, and their names."""
+"""The base of tool parsers, which finds call blocks outside reasoning, and the names of parsers."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class ToolParser:
     drafted inside a reasoning block are not calls. No text makes a parser raise.
 
     A subclass sets `DEFAULT_TOKENS` and defines `read_block`; see `docs/tool-parsers.md`. A subclass written for
-    strands-sglang defines `parse(text)` alone. It is given the text outside reasoning; where that has calls, what
-    stands between the two markers is not shown.
+    strands-sglang defines `parse(text)` alone. It is given the text outside reasoning; if that has calls, the
+    text between the two markers is not shown.
 
     Args:
         tool_call_tokens: Markers that begin and end a block of calls; None for those of the family.
@@ -135,7 +135,7 @@ class ToolParser:
 
     @property
     def opening(self) -> str:
-        """Pattern of what a call begins with inside its block, with the tool's name as its only group, which is named.
+        """Pattern of the beginning of a call inside its block, with the tool's name as its only group, which is named.
 
         With the name of a declared tool it is a malformed call where it stands outside of a block. Empty for none.
         """
@@ -256,7 +256,7 @@ class ToolParser:
         return f"{subject} stands outside of a section of calls: {self.tool_start_token} is missing"
 
     def unclosed_error(self, markup: str) -> str:
-        """The error of a call that begins and never ends; `markup` is what follows its begin marker."""
+        """The error of a call that begins and never ends; `markup` is the text behind its begin marker."""
         if self.tool_end_token:
             return f"the call is not closed: {self.tool_end_token} is missing"
         return "the call does not end with the turn: its JSON is not complete or not valid"
@@ -311,7 +311,7 @@ def as_tool_parser(given: ToolParser | str | None) -> ToolParser | None:
 
     Raises:
         UnknownToolParserError: No such name; the message lists those there are.
-        TypeError: It is something else.
+        TypeError: It is neither.
     """
     if isinstance(given, str):
         return get_tool_parser(given)

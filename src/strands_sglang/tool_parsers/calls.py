@@ -19,7 +19,7 @@ class ToolParseResult:
 
     Attributes:
         id: `call_0000`, `call_0001`, ... in the order of the text; unique within one text only. Empty in a `Block`.
-        name: Tool name as printed; for a malformed call the best guess, else `UNKNOWN_TOOL_NAME` (in a `Block` "").
+        name: Tool name as printed; for a malformed call the best guess or `UNKNOWN_TOOL_NAME` (in a `Block` "").
         input: Arguments; `{}` for a malformed call, which must not run.
         raw: None for a call; for a malformed call its text.
         error: The fault, in one sentence; None for a call.

@@ -38,7 +38,7 @@ class GptOssToolParser(MessageToolParser):
     A message to `functions.NAME` in the commentary channel is a call; the recipient stands before or behind the
     channel. `<|call|>` is a stop token, so a turn has one call at most. A call is malformed if it names another
     recipient or none, stands in another channel, is not JSON, or has a header or an end of another form. An analysis
-    message ends at `<|end|>` and nowhere else: a draft in it is not a call. The header has one form, so only the end
+    message ends only at `<|end|>`: a draft in it is not a call. The header has one form, so only the end
     marker can be replaced.
     """
 

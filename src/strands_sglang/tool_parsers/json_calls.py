@@ -27,7 +27,7 @@ from .values import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallKeys:
-    """The keys of a call object; any other makes the call malformed, because what it says would be lost.
+    """The keys of a call object; any other makes the call malformed, because its value would be lost.
 
     Attributes:
         arguments: Key of the arguments; a call without it has none.
@@ -40,7 +40,7 @@ class CallKeys:
 
     @property
     def opening(self) -> str:
-        """Pattern of what the object begins with, as templates print it; see `ToolParser.opening`."""
+        """Pattern of the beginning of the object, as templates print it; see `ToolParser.opening`."""
         id_first = rf'(?:"{self.id}"\s*:\s*"[^"\n]{{0,256}}"\s*,\s*)?' if self.id else ""
         name = r'"(?P<name>(?:[^"\\\n]|\\.){0,256})"'
         return rf'\{{\s*{id_first}"{self.name}"\s*:\s*{name}\s*,\s*"{self.arguments}"'
@@ -97,7 +97,7 @@ class JSONToolParser(ToolParser):
         return [self.read_item(text[start:end].strip(), (start, end))]
 
     def find_close(self, text: str, start: int) -> int | None:
-        """Offset of the end of what begins at `start`, without the end marker; None where it was cut."""
+        """Offset of the end of the calls that begin at `start`, without the end marker; None if they were cut."""
         value_end = json_end(text, start)
         if self.tool_end_token:
             close = text.find(self.tool_end_token, value_end or start)
@@ -187,7 +187,7 @@ class JSONListToolParser(JSONToolParser):
             if skip_space(text, last) < end:
                 raise CallError("text follows the list")
         except CallError:
-            load_json(text[start:end].strip(), "the calls are")  # says what is wrong with it
+            load_json(text[start:end].strip(), "the calls are")  # which names the fault
             raise CallError(f"the calls are not a JSON list; expected [{self.KEYS.shape}, ...]") from None
         if not items:
             raise CallError("the list of calls is empty")
@@ -317,7 +317,7 @@ class MistralToolParser(JSONListToolParser):
 
     The two cannot be confused, because no name begins with a bracket.
 
-    One list holds all calls of a turn and ends with it. In the newer form each call has a marker of its own and ends at
+    One list holds all calls of a turn and ends with it. In the newer form each call has its own marker and ends at
     the next marker or with the turn; some models print `[CALL_ID]ID` behind the name. An id that is not of nine letters
     and digits is malformed: the templates refuse it.
     """
@@ -381,7 +381,7 @@ class FunctionaryToolParser(JSONToolParser):
     """Functionary 3.2: `>>>NAME`, a line break, the arguments; `>>>all` is text. A call ends with the next `>>>`.
 
     The first recipient has no marker, because the prompt ends with one. The marker is ordinary text, so it begins a
-    call only where a name and an object follow it; what stands behind the object makes the call malformed.
+    call only where a name and an object follow it; text behind the object makes the call malformed.
     """
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = (">>>", "")

@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - methods without a docstring are documented in `ToolParser`
-"""Turns of several messages, each with a header that says what it is: Muse Glimmer, Inkling, Solar Open; gpt-oss."""
+"""Turns of several messages, each with a header that names its kind: Muse Glimmer, Inkling, Solar Open; gpt-oss."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .values import CallError, ParameterTypes, skip_space
 class MessageToolParser(ToolParser):
     """A message is reasoning, visible text or a call by its header; text outside a message is visible.
 
-    A reasoning message ends at its end marker, whatever else stands in it: a draft of a call is not a call. Headers
+    A reasoning message ends only at its end marker: a draft of a call in it is not a call. Headers
     have one form, so only the end marker of calls can be replaced.
     """
 
     HEADER: ClassVar[re.Pattern[str]]
-    """The header of a message, with what tells its kind in the group `type`."""
+    """The header of a message, with the name of its kind in the group `type`."""
     KINDS: ClassVar[Mapping[str | None, SegmentKind]]
     """The kind of a message by its type; of any other it is a call."""
     END: ClassVar[re.Pattern[str]]

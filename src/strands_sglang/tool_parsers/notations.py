@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - methods without a docstring are documented in `ToolParser`
-"""Calls in a notation of their own, whose end is found by reading them: Gemma 4 and OLMo 3."""
+"""Calls in a special notation, whose end is found by reading them: Gemma 4 and OLMo 3."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Marks(NamedTuple):
 
     Attributes:
         signs: Openings and end markers, wherever they stand. Most texts have none, and this is the faster look.
-        pattern: The same beside inline code and quoted markers, which hide what they hold.
+        pattern: The same beside inline code and quoted markers, which hide their contents.
     """
 
     signs: re.Pattern[str]
@@ -76,7 +76,7 @@ def read_outside(
                 position = add_call(name, position, start, match.end())
                 name, is_call = None, False
             elif mark == "end" and not ends_are_text:
-                # Right behind a block? Then no call was begun since, and this is no call of its own.
+                # Right behind a block? Then no call was begun since, and this is not another call.
                 before = result[-1] if result and result[-1].end == position else None
                 block = blocks[before.start] if before and before.kind is SegmentKind.BLOCK and name is None else None
                 has_remains = bool(block and text[position : match.start()].strip())

@@ -129,7 +129,7 @@ class SectionToolParser(ToolParser):
 
 
 def _first(text: str, start: int, markers: tuple[str, str]) -> int | None:
-    """Offset of whichever marker comes first; searching one after the other could read the whole text each time."""
+    """Offset of the first of the markers; searching one after the other could read the whole text each time."""
     match = re.compile("|".join(map(re.escape, markers))).search(text, start)
     return match.start() if match else None
 

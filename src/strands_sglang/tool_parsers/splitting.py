@@ -110,7 +110,7 @@ def scan(
     add = segments.add
     opening, closing = think_tokens or ("", "")
     find_open, find_close = finder(opening, text), finder(closing, text)
-    if opening and not _MARK.search(opening):  # words open a block where the reply begins, and nowhere else
+    if opening and not _MARK.search(opening):  # words open a block only where the reply begins
         blanks = text[: skip_space(text, 0)]
         find_open = finder(re.compile(rf"(?<=\A{re.escape(blanks)}){re.escape(opening)}"), text)
     position = start = 0
@@ -157,14 +157,14 @@ def join(text: str, segments: list[TextSegment], kind: SegmentKind, separator: s
 class ReplyFrame:
     """Constant texts that a chat template prints around the parts of a reply, such as `<|START_RESPONSE|>`.
 
-    The model samples them, and they belong to no part. They are taken off at the edges of a part, once, and nowhere
-    else: the same text inside an answer is the answer's. Of several texts the longest counts.
+    The model samples them, and they belong to no part. They are taken off once, and only at the edges of
+    a part: the same text inside an answer is the answer's. Of several texts the longest counts.
 
     Attributes:
         before_text: In front of visible text that begins the reply or follows reasoning.
         behind_text: Behind visible text, wherever it ends.
-        before_calls: In front of a call, behind whatever text there is.
-        behind_calls: Behind a call, in front of whatever text there is.
+        before_calls: In front of a call, behind any text.
+        behind_calls: Behind a call, in front of any text.
         opening: In front of reasoning whose opening tag the prompt has only begun.
         tags: Tags of the reasoning, where the parser would look for others.
     """

@@ -39,8 +39,8 @@ class TagGrammar:
     Attributes:
         call: Text before and behind the name in the tag that opens a call.
         parameter: Text before and behind the key in the tag that opens a parameter.
-        call_kind: Pattern of what else that tag says, between the name and its end.
-        kind: Pattern of what stands between the key and the end of its tag, when it says how the value is printed.
+        call_kind: Pattern of the rest of that tag, between the name and its end.
+        kind: Pattern of the text between the key and the end of its tag, if that says how the value is printed.
     """
 
     call: tuple[str, str]
@@ -115,7 +115,7 @@ class TaggedToolParser(ToolParser):
         return name, self.read_arguments(name, values, types), end
 
     def read_arguments(self, name: str, values: dict[str, tuple[str, str]], types: ParameterTypes) -> dict[str, Any]:
-        """Read every value by its parameter's declared type; `CallError` if a value is not what its tag says."""
+        """Read every value by its parameter's declared type; `CallError` if a value contradicts its tag."""
         return {key: self.read_value(printed, types.of(name, key)) for key, (_, printed) in values.items()}
 
     def read_value(self, printed: str, types: frozenset[str]) -> Any:
@@ -164,7 +164,7 @@ class QwenXMLToolParser(TaggedToolParser):
     Without schemas every value is the string that was printed. With `tools`, values of parameters that are not
     declared as strings are decoded as JSON.
 
-    The template prints a value as `\nVALUE\n`: one newline on each side is layout, what remains is the value, exactly.
+    The template prints a value as `\nVALUE\n`: one newline on each side is layout, the rest is the value, exactly.
     A value on the same line as its tags loses surrounding blanks, unless the schema declares a string.
     """
 
@@ -179,7 +179,7 @@ class QwenXMLToolParser(TaggedToolParser):
 
 @register_tool_parser("mimo")
 class MiMoToolParser(TaggedToolParser):
-    """MiMo V2: the tags of `QwenXMLToolParser`, but all that stands between them is the value, newlines included."""
+    """MiMo V2: the tags of `QwenXMLToolParser`, but the whole text between them is the value, newlines included."""
 
     GRAMMAR: ClassVar[TagGrammar] = _GRAMMAR
 
@@ -217,7 +217,7 @@ _STRING = '" string="true'
 class DeepSeekV32ToolParser(TaggedToolParser):
     """A block of several calls; each value says whether it is a string as it is, or JSON.
 
-    A value that says it is JSON and is not makes its call malformed, whatever the schema says.
+    A value that says it is JSON and is not makes its call malformed, even against its schema.
     """
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = ("<｜DSML｜function_calls>", "</｜DSML｜function_calls>")
@@ -253,7 +253,7 @@ _JSON_BLOCK = ('<|open|>json type="object"<|sep|>', "<|close|>json<|sep|>")
 class KimiK3ToolParser(TaggedToolParser):
     """Kimi K3: one block of several calls; each value says its type and is a string as it is, or JSON of that type.
 
-    Arguments that the model writes as one JSON object stand in a block of their own. Names are printed with `&amp;` and
+    Arguments that the model writes as one JSON object stand in a separate block. Names are printed with `&amp;` and
     `&quot;`. Calls are numbered, but a number ties nothing together: it is not read.
     """
 
@@ -305,7 +305,7 @@ NAMESPACE = "]<]minimax[>["
 _ELEMENT = re.compile(r"<(/?)([^<>]{1,512})>")
 _EMPTY: dict[str, Any] = {"string": "", "array": [], "object": {}}
 _Element: TypeAlias = "str | list[tuple[str, _Element]]"
-"""What stands between the tags of an element: a text, or elements by name."""
+"""The content between the tags of an element: a text, or elements by name."""
 
 
 @register_tool_parser("minimax_m3", "minimax-m3")
@@ -313,8 +313,8 @@ class MiniMaxM3ToolParser(TaggedToolParser):
     """MiniMax M3: one block of several calls; a parameter is an element, and so is each value inside of it.
 
     Items of a list are elements named `item`. No element says its type, so all are decoded by the schema: one of `item`
-    elements is a list unless an object is declared, and an empty one is what its only declared type has as empty.
-    Without schemas every text is the printed string. The template leaves out whatever is null.
+    elements is a list unless an object is declared, and an empty one is the empty value of its only declared type.
+    Without schemas every text is the printed string. The template leaves out null values.
     """
 
     DEFAULT_TOKENS: ClassVar[tuple[str, str]] = (f"{NAMESPACE}<tool_call>", f"{NAMESPACE}</tool_call>")
@@ -362,7 +362,7 @@ class MiniMaxM3ToolParser(TaggedToolParser):
 
 
 def _read_element(text: str, start: int, name: str, depth: int = MAX_DEPTH) -> tuple[_Element, int]:
-    """Read what stands behind the opening tag of an element, and the offset behind its closing tag."""
+    """Read the content behind the opening tag of an element, and the offset behind its closing tag."""
     if depth <= 0:
         raise CallError("nested too deeply")
     elements: list[tuple[str, _Element]] = []
@@ -436,7 +436,7 @@ def _read_pair_part(text: str, position: int, tags: tuple[str, str]) -> tuple[st
 
 
 def decode_value(printed: str, types: frozenset[str]) -> Any:
-    """The value of a printed text: by the declared types or, where nothing is declared, what it is as JSON."""
+    """The value of a printed text: by the declared types or, if there are none, as JSON."""
     if types:
         return decode_printed(printed, types)
     stripped = printed.strip()  # newlines around a value are layout, and blanks look the same

@@ -1,7 +1,7 @@
 """Values as models print them: strict JSON, and bare texts decoded by the declared type of their parameter.
 
-Strict is what RFC 8259 allows and every consumer understands the same way. Python's decoder lets duplicate keys, NaN
-and overflowing numbers pass, each a silent change of what was written.
+Strict JSON follows RFC 8259, and every consumer understands it alike. Python's decoder lets duplicate keys, NaN
+and overflowing numbers pass, each a silent change of the text.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CallError(ValueError):
 
 
 def error_at(expected: str, text: str, at: int, name: str | None = None) -> CallError:
-    """The error of a text in which something other than what was expected stands at an offset."""
+    """The error of a text in which something unexpected stands at an offset."""
     excerpt = text[at : at + 40]
     return CallError(f"{f'found {excerpt!r}' if excerpt else 'the call ends'} where {expected} was expected", name, at)
 
@@ -209,7 +209,7 @@ def _float(digits: str) -> float:
 
 
 STRICT_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=_float)
-"""Refuses, with `JSONError`, what one of two consumers might read in another way."""
+"""Refuses, with `JSONError`, text that two consumers might read differently."""
 
 
 # ---- texts and their declared types
@@ -219,7 +219,7 @@ ANY_TYPE = frozenset(("null", "boolean", "string", "integer", "number", "array",
 """The types of a parameter that is declared without one, as `@tool` declares `Any`."""
 
 _CONTAINERS = frozenset(("array", "object"))
-# Types that a schema without `type` means, by what it says of them.
+# Types implied by a schema without `type`, by its words.
 _HINTS = {"object": ("properties", "required"), "array": ("items",), "string": ("pattern", "minLength", "maxLength")}
 
 

@@ -10,9 +10,9 @@ A reply in the history is a turn of this forest if it stands at the place where 
 text and reasoning agree. Agents come first: a call extends turns of its own agent. Where its agent never sampled at
 that place (a new agent object goes on with a conversation, a snapshot is loaded elsewhere), it may go on with the turn
 of another agent of the same name and role, provided that only one agent can be meant. Anything else is a new root:
-exact, if dearer.
+exact, but slower.
 
-**What became of a sample.** A sample counts as used unless a recorded fact says that it was thrown away.
+**The fate of a sample.** A sample counts as used unless a recorded fact says that it was thrown away.
 
 These facts prove use:
 
@@ -68,7 +68,7 @@ class Location(CallOrigin):
 
     Attributes:
         key: Digest of the whole input.
-        context: Digest of what is printed before the messages.
+        context: Digest of the text printed before the messages.
         parent: The turn to extend, or None for a new root.
         first_new: Index of the first message whose tokens are not held yet (0 for a new root).
         reason: Why it is a new root; None where it extends a path.
@@ -102,7 +102,7 @@ class TrajectoryForest:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a trajectory forest cannot be copied or pickled: give every rollout a model of its own (they may share "
+            "a trajectory forest cannot be copied or pickled: give every rollout its own model (they may share "
             "client= and tokenizer=); to branch one, use agent.take_snapshot() and load_snapshot()"
         )
 
@@ -127,7 +127,7 @@ class TrajectoryForest:
 
     @property
     def current(self) -> Turn | None:
-        """The end of the current path: the turn committed last, or what was kept in its place.
+        """The end of the current path: the turn committed last, or the one kept in its place.
 
         Turns of sub-agents, summaries and tools count only where no main agent has one.
         """
@@ -156,7 +156,7 @@ class TrajectoryForest:
         """Find the path a call extends, and record what the call proves about earlier samples.
 
         Args:
-            context: Digest of what is printed before the messages and fixed for a path: system prompt, tools, template
+            context: Digest of the text printed before the messages and fixed for a path: system prompt, tools, template
                 arguments.
             caller: Who asks; known by its name where it has no `agent_id`.
         """
@@ -168,7 +168,7 @@ class TrajectoryForest:
                     self._discard(earlier)
             follower = Follower(self._records, context, caller.agent, agent_id, caller.role)
             walk = follower.follow_on((context, caller.agent, agent_id), history)
-            # A reply that stands in a history was used, whatever was believed of it before.
+            # A reply that stands in a history was used, even if it was believed lost.
             for turn in follower.seen:
                 self._keep(turn)
             reason = walk.unmatched
@@ -245,7 +245,7 @@ class TrajectoryForest:
             if turn.attempt is not None:
                 records.by_step.setdefault((turn.agent_id, turn.attempt), []).append(turn)
             records.given_ids.update([call.id for call in turn.calls])
-            # Budgets count what this episode has sampled, and a recalled turn was paid for elsewhere.
+            # Budgets count the tokens that this episode sampled, and a recalled turn was paid for elsewhere.
             if not is_recalled:
                 records.sampled += len(completion.output_ids)
             held = records.current
@@ -272,7 +272,7 @@ class TrajectoryForest:
                 self._discard(turn)
 
     def attribute(self, turn: Turn, role: Role, parent: str | None) -> None:
-        """Record whose a turn was that nobody was known for when it was sampled."""
+        """Record the caller of a turn that was unknown when it was sampled."""
         with self._lock:
             if self._is_held(turn):
                 self._records.attributed[turn.index] = role, parent
@@ -285,7 +285,7 @@ class TrajectoryForest:
                 self._records.fates.setdefault(turn.index, Fate.UNDELIVERED)
         try:
             yield
-        except BaseException:  # the stream was closed: what the caller has of the answer is thrown away
+        except BaseException:  # the stream was closed: the caller throws the answer away
             self.discard(turn)
             raise
         with self._lock:
@@ -325,7 +325,7 @@ class TrajectoryForest:
         if records.current is turn:
             records.current = turn.parent
 
-    # ---- what turns alone do not tell ------------------------------------------------
+    # ---- facts beyond the turns ------------------------------------------------------
 
     def facts(self) -> ForestFacts:
         """Facts that a forest of the same turns lacks."""
@@ -335,11 +335,11 @@ class TrajectoryForest:
             return ForestFacts(dict(records.fates), current, records.call_count, frozenset(records.foreign_ids))
 
     def restore(self, facts: ForestFacts) -> None:
-        """Set what the turns, which are committed again, do not tell."""
+        """Set the facts beyond the turns, which are committed again."""
         with self._lock:
             records = self._records
             records.fates = {i: Fate(fate) for i, fate in facts.fates.items() if i < len(records.turns)}
-            if facts.current is None or facts.current < len(records.turns):  # else of a turn that was never told of
+            if facts.current is None or facts.current < len(records.turns):  # otherwise of an unreported turn
                 records.current = None if facts.current is None else records.turns[facts.current]
             records.call_count, records.foreign_ids = facts.call_count, set(facts.foreign_ids)
 
@@ -355,7 +355,7 @@ class TrajectoryForest:
             self._records.foreign_ids.update([call.id for message in messages for call in message.calls])
 
     def next_call_id(self) -> str:
-        """A call id new to this episode: nine ASCII alphanumerics, what the strictest template takes."""
+        """A call id new to this episode: nine ASCII alphanumerics, as the strictest template demands."""
         with self._lock:
             # Ids number the calls of an episode, not of the process: a template may print them, and equal seeds must
             # give equal prompts.
@@ -374,7 +374,7 @@ def _export(turns: Sequence[Turn], *, discarded: Collection[int], current: Turn 
     """
     followed: set[int] = set()
     followed_by_used: set[int] = set()
-    for turn in reversed(turns):  # a turn is committed after its parent, so what follows a turn is seen before it
+    for turn in reversed(turns):  # a turn is committed after its parent, so its successors are seen before it
         if turn.parent is not None:
             followed.add(turn.parent.index)
             if turn.index not in discarded or turn.index in followed_by_used:
@@ -386,7 +386,7 @@ def _export(turns: Sequence[Turn], *, discarded: Collection[int], current: Turn 
         (path for path in paths if current in path), None
     )
     owned = {turn.index for turn in turns if turn.is_recalled}
-    # In this order: used paths first, so that dropping what was thrown away never drops the owner of a used token.
+    # In this order: used paths first, so that dropping discarded paths never drops the owner of a used token.
     result = []
     for path in paths:
         trained = tuple(turn.index not in owned for turn in path)

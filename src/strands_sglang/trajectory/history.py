@@ -1,8 +1,8 @@
 """Histories as chains of messages, and how they are followed through the turns of an episode.
 
 A client sends the whole history with every call. It is compared with earlier ones once, where it is read
-(`conversation.history_reader`): what came before is the same chain again. Whatever is then found out about a history
-(its canonical form, the path that it is on) is kept on the chain, so that the next call costs what its new messages do.
+(`conversation.history_reader`): the known part is the same chain again. Findings about a history (its canonical form,
+its path) are kept on the chain, so that the cost of the next call is that of its new messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class History:
     """A history: its last message, and the history before that message; the empty one has neither.
 
     Attributes:
-        facts: What was found out about it, by names of those who ask.
+        facts: Findings about it, by name.
     """
 
     before: History | None = field(default=None, repr=False)
@@ -70,7 +70,7 @@ class History:
         return new[::-1]
 
     def recall(self, name: Hashable) -> History:
-        """The longest history that it is, or begins with, of which this fact is known; else the empty one."""
+        """The longest history that it is, or begins with, of which this fact is known; otherwise the empty one."""
         known = self
         while name not in known.facts and known.before is not None:
             known = known.before
@@ -177,7 +177,7 @@ class Follower:
     """Follows a history through the forest for one agent."""
 
     ANYONE: ClassVar[str] = "*"
-    """Takes whatever turn fits, whoever sampled it."""
+    """Takes any turn that fits, of any agent."""
 
     records: Records
     context: bytes
@@ -218,7 +218,7 @@ class Follower:
         return Walk(key, end, turn, matched, unmatched)
 
     def _reach(self, turn: Turn, messages: Sequence[Message], start: int) -> int:
-        """Index up to which a history goes on as calls after this turn did: what tells equal samples apart."""
+        """Index up to which a history goes on as calls after this turn did, which tells equal samples apart."""
         keys, reach = [_key_after(turn)], start
         for i in range(start, len(messages)):
             message, turns = messages[i], list[Turn]()
@@ -235,7 +235,7 @@ class Follower:
         if not candidates:
             return ()
         matching = [turn for turn in candidates if turn.reply.is_seen_in(observed)]
-        # A client may name calls by ids of its own; ids that were given out here can only mean those very calls.
+        # A client may name calls by its own ids; ids that were given out here can only mean those very calls.
         if not matching and self.records.given_ids.isdisjoint(observed.call_ids):
             matching = [turn for turn in candidates if turn.reply.is_seen_in(observed, with_ids=False)]
         if proved := [turn for turn in matching if turn.index == observed.receipt]:

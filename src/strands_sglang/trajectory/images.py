@@ -5,7 +5,7 @@ it; of any other family, every request with images does.
 
 Here is the one place where an image is decoded: EXIF orientation, alpha, palettes, CMYK and 16 bits become 8-bit RGB.
 Decoders, converters and resizers differ between machines and libraries, by more than a trainer can bear. What leaves
-here has nothing left to convert. Images come from outside: what cannot be decoded, or would be huge, is a `MediaError`.
+here has nothing left to convert. Images come from outside: one that is broken or huge is a `MediaError`.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class ModelProcessor(Protocol):
 
 
 Processor: TypeAlias = str | os.PathLike[str] | ImageExpander | ModelProcessor
-"""What `image_expander` takes."""
+"""The sources from which `image_expander` makes an expander."""
 
 
 def image_expander(processor: Processor) -> ImageExpander:
     """The expander of a model's images.
 
     Args:
-        processor: The folder or hub id of the model, its `AutoProcessor`, or an `ImageExpander` of the caller's own.
+        processor: The folder or hub id of the model, its `AutoProcessor`, or your own `ImageExpander`.
 
     Raises:
         MediaError: Nothing that processes images, or a family whose images are not merged patches.
@@ -81,7 +81,7 @@ def _other_ids(source: Any) -> list[int]:
 
 @functools.lru_cache(maxsize=8)
 def _load_expander(model: str) -> ProcessorExpander:
-    """The process's expander for all conversations with a model; each knows what any of them has expanded."""
+    """The process's expander for all conversations with a model; they share its expansions."""
     return ProcessorExpander.from_model(model)
 
 
@@ -235,7 +235,7 @@ def _smart_resize(width: int, height: int, unit: int, fewest: int, most: int) ->
 
 
 def _fingerprint(family: str, images: Any) -> str:
-    """Digest of what decides on sizes and counts, whichever back end computes them."""
+    """Digest of the settings that decide on sizes and counts, in any back end."""
     names = ("size", "min_pixels", "max_pixels", "patch_size", "merge_size", "temporal_patch_size", "do_resize")
     settings = {name: value for name, value in images.to_dict().items() if name in names}
     text = json.dumps([family, settings], sort_keys=True, default=str)
@@ -250,7 +250,7 @@ class OpenedImage(NamedTuple):
 
     Attributes:
         picture: A PIL image in RGB.
-        encoding: The encoding of the bytes, where decoding them was all there was to do; else None.
+        encoding: The encoding of the bytes, if they only had to be decoded; otherwise None.
     """
 
     picture: Any
@@ -283,7 +283,7 @@ def open_image(image: bytes) -> OpenedImage:
             elif picture is opened and opened.format == "JPEG":
                 encoding = ImageEncoding.JPEG
             return OpenedImage(picture, encoding)
-    except Exception as error:  # decoders raise whatever a broken file leads them to
+    except Exception as error:  # decoders raise all kinds for a broken file
         # Pillow's words for it name an address in memory, and the model may be told: prompts must be the same again.
         problem = "it is of no known format" if isinstance(error, UnidentifiedImageError) else str(error)
         raise MediaError(f"the image ({len(image)} bytes) cannot be processed: {problem}") from error
@@ -312,7 +312,7 @@ def encode(picture: Any, encoding: ImageEncoding) -> bytes:
     if encoding is ImageEncoding.JPEG:
         picture.save(file, "JPEG", quality=92, subsampling=0)
     else:
-        # Without what the picture brought along (profiles, gamma); higher levels take much longer for little.
+        # Without the picture's metadata (profiles, gamma); higher levels take much longer for little.
         picture.info = {}
         picture.save(file, "PNG", compress_level=1)
     return file.getvalue()

@@ -109,7 +109,7 @@ class TokenManager(TokenView):
         weight_version: str | None,
     ) -> None:
         if self._forest is not None:
-            raise TrajectoryError("this token manager shows what its model sampled; tokens cannot be added by hand")
+            raise TrajectoryError("this token manager shows the tokens of its model; none can be added by hand")
         ids = pack_ids(list(token_ids))
         packed = pack_logprobs(logprobs, len(ids), "token_ids")
         if not ids:

@@ -1,11 +1,11 @@
-"""Images in a trajectory: what is sent, and what the model sees of it.
+"""Images in a trajectory: as sent, and as the model sees them.
 
 An image is decoded, converted and sized once, where it enters (`images`): nothing is left that the server and a trainer
 could do in two ways.
 
-What is held, sent and extended is one placeholder token an image. What an image expands to is a fact of that image
-under the model's processor; it is kept beside the placeholder, and every consumer that counts or trains tokens gets
-the expanded view. Every placeholder has its image, every image its placeholder.
+One placeholder token an image is held, sent and extended. The expansion of an image is a fact of that image under the
+model's processor; it is kept beside the placeholder, and every consumer that counts or trains tokens gets the expanded
+view. Every placeholder has its image, every image its placeholder.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SentImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PreparedImage(SentImage):
-    """An image with what a processor makes of it.
+    """An image with its expansion by a processor.
 
     Attributes:
         span: The ids that take the place of the placeholder.
@@ -85,7 +85,7 @@ class Medium(PreparedImage):
 
     @property
     def growth(self) -> int:
-        """Number of tokens by which the expanded prompt is longer than what is held."""
+        """Number of tokens by which the expanded prompt is longer than the held one."""
         return len(self.span) - 1
 
     def place(self, shift: int) -> PlacedMedium:
@@ -116,7 +116,7 @@ class PlacedMedium(SentImage):
 
 
 class ImageExpander(Protocol):
-    """Knows which token stands for an image, how an image is sent, and what it expands to.
+    """Knows which token stands for an image, how an image is sent, and its expansion.
 
     Attributes:
         placeholder_id: Id of the token that the chat template prints once per image.
@@ -187,7 +187,7 @@ def media_growth(media: Sequence[Medium]) -> int:
 
 
 def expanded_ids(ids: array[int], media: Sequence[Medium]) -> array[int]:
-    """Ids with every placeholder replaced by what its image expands to."""
+    """Ids with every placeholder replaced by the expansion of its image."""
     return _splice(ids, media, lambda medium: medium.span)
 
 

@@ -56,7 +56,7 @@ class Image:
 
     Attributes:
         kind: Its format as the sender names it, such as `png`.
-        problem: Why it cannot be shown, where the sender gave something else; empty for an image.
+        problem: Why it cannot be shown, if the sender gave something other than an image; empty for an image.
         key: Digest of the data.
     """
 
@@ -114,7 +114,7 @@ class Message:
         if identity is None:
             results = [(result.call_id, _keys(result.parts), result.is_error) for result in self.results]
             calls = list(map(tuple, self.calls))
-            # Unlike JSON it tells 1, 1.0 and True apart, and refuses what it cannot tell. Version 2 has no references.
+            # Unlike JSON it tells 1, 1.0 and True apart, and refuses other types. Version 2 has no references.
             whole = marshal.dumps((self.role, _keys(self.parts), self.reasoning, calls, results, self.receipt), 2)
             identity = hashlib.blake2b(whole, digest_size=16).digest(), len(whole)
             object.__setattr__(self, "_identity", identity)
@@ -122,7 +122,7 @@ class Message:
 
     @property
     def key(self) -> bytes:
-        """Digest of what lasts of it; made when it is asked for, which a reply that was sampled here never is."""
+        """Digest of its lasting form; made on demand, which never comes for a reply that was sampled here."""
         return (self if self.durable is None else self.durable)._identify()[0]
 
     @property
@@ -154,7 +154,7 @@ class Message:
 
     @property
     def visible(self) -> tuple[tuple[str, ...], str]:
-        """Ids of its calls, and its text without blanks at the ends: what clients give back of a reply unchanged."""
+        """Ids of its calls, and its text without blanks at the ends: clients give both back unchanged."""
         text = self.text.strip()
         return self.call_ids, "" if text == BLANK_TEXT else text
 

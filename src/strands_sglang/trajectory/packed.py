@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TOKEN_TYPECODE = "i"
 """Array type of token ids: signed 32 bits."""
 LOGPROB_TYPECODE = "d"
-"""Array type of log-probabilities: 64-bit floats, so that what the server sent comes back bit for bit. NaN = none."""
+"""Array type of log-probabilities: 64-bit floats, so that the server's values come back bit for bit. NaN = none."""
 
 
 @dataclass(frozen=True, slots=True)

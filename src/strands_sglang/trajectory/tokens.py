@@ -86,7 +86,7 @@ class TokenSequence(TokenView):
 
     @classmethod
     def from_token_manager(cls, token_manager: Any) -> TokenSequence | None:
-        """A copy of what a `TokenManager`, or anything with its read API, holds now; None when it holds nothing."""
+        """A copy of the tokens of a `TokenManager`, or anything with its read API; None if it is empty."""
         if len(token_manager) == 0:
             return None
         if isinstance(own := getattr(token_manager, "sequence", None), cls):
@@ -114,7 +114,7 @@ class TokenSequence(TokenView):
             if run.logprobs is not None:
                 logprobs[start:end] = run.logprobs
             for span in run.weight_spans:
-                # They touch where a turn has no prompt of its own, as in a manager filled by hand.
+                # They touch where a turn has no prompt, as in a manager filled by hand.
                 append_span(weights, span.version, start + span.start, start + span.end)
         sequence.token_ids_array = _freeze(ids)
         sequence.loss_mask_array = _freeze(mask)
@@ -226,7 +226,7 @@ class TokenSequence(TokenView):
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> TokenSequence:
-        """The sequence that `to_bytes` wrote; `ValueError` if the bytes are something else, or cut off."""
+        """The sequence that `to_bytes` wrote; `ValueError` if the bytes are anything else, or cut off."""
         view = memoryview(data)
         start = len(_MAGIC) + _HEADER.size
         if bytes(view[: len(_MAGIC)]) != _MAGIC or len(view) < start:

@@ -41,10 +41,10 @@ class LengthLimit(StrEnum):
 
 
 class Role(StrEnum):
-    """The part that whoever made a model call has in an episode."""
+    """The part in an episode of the caller of a model."""
 
     MAIN = "main"
-    """An agent, or a program, that works for nobody else."""
+    """An agent, or a program, that works for no other."""
     SUBAGENT = "subagent"
     """An agent that another one called as a tool, or that an environment gave a model."""
     SUMMARY = "summary"
@@ -54,7 +54,7 @@ class Role(StrEnum):
 
     @property
     def is_agent(self) -> bool:
-        """True for agents, which are trained unless somebody decides otherwise."""
+        """True for agents, which are trained by default."""
         return self in (Role.MAIN, Role.SUBAGENT)
 
     @classmethod
@@ -64,7 +64,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOrigin:
-    """Who makes a model call, and in which step.
+    """The caller of a model, and the step in which it calls.
 
     Attributes:
         agent: Name of the calling agent, or None where it is not known.
@@ -83,7 +83,7 @@ class CallOrigin:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """These fields alone, for what the call becomes: a request, a location, a turn."""
+        """These fields alone, for the request, location and turn of the call."""
         return {
             "agent": self.agent,
             "agent_id": self.agent_id,
@@ -140,7 +140,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SampledTokens:
-    """Sampled tokens, and what is known of each.
+    """Sampled tokens, and the facts about each.
 
     Attributes:
         output_ids: Sampled ids, the matched stop token included.
@@ -186,7 +186,7 @@ class Completion(SampledTokens):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Turn(CallOrigin):
-    """A committed model call: the prompt delta that was appended and what was sampled after it.
+    """A committed model call: the appended prompt delta and the tokens sampled after it.
 
     Attributes:
         index: Order of commit within the forest.

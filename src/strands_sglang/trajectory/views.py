@@ -47,7 +47,7 @@ class Trajectory(TokenView):
             environment decides otherwise (`Environment.is_trained`).
         is_main: It is the path of the last answer of the main agent: the one that `observation.tokens` shows and that
             rewards of turns and spans refer to. True for at most one of an episode.
-        is_discarded: The last sample was thrown away (a retry, a cancelled answer); see `forest` for what proves it.
+        is_discarded: The last sample was thrown away (a retry, a cancelled answer); see `forest` for the proof.
         finish_reason: End of the last completion: `stop`, `length`, `abort` or `unknown`; None where not known.
         order: For every turn its place among all model calls of its model: paths that share a turn name the same
             place. Empty where not known.
@@ -105,7 +105,7 @@ class Trajectory(TokenView):
         from .tokens import TokenSequence  # loads NumPy
 
         runs = [run for i, turn in enumerate(turns) for run in turn.runs(i, trained=trained[i])]
-        # Turns know places in what is held; results have images expanded, so each image shifts the next.
+        # Turns know places in held tokens; results have images expanded, so each image shifts the next.
         placed, growth = [], 0
         for start, medium in [(turn.start, medium) for turn in turns for medium in turn.media]:
             placed.append(medium.place(start + growth))
@@ -174,7 +174,7 @@ class Trajectory(TokenView):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Trajectory:
-        """The trajectory of `to_dict`, or of `facts` with `tokens` and `routed_experts` (bytes); else `ValueError`."""
+        """The trajectory of `to_dict`, or of `facts` with `tokens` and `routed_experts` (bytes), or `ValueError`."""
         from .tokens import TokenSequence
 
         if unknown := sorted(set(data) - _FIELDS):
