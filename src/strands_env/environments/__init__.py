@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .calculator import CalculatorEnv
     from .chat import ActorUser, ChatEnv, ModelUser, ScriptedUser, SimulatedUser
-    from .code_sandbox import AgentCoreCodeEnv, CodeMode, CodeSandboxEnv
+    from .code_sandbox import CodeMode, CodeSandboxEnv
     from .harbor import HarborEnv as HarborEnv
     from .harness import Harness, HarnessEnvironment
     from .inspect import InspectEnvironment as InspectEnvironment
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActorUser",
-    "AgentCoreCodeEnv",
     "CalculatorEnv",
     "ChatEnv",
     "CodeMode",
@@ -48,7 +47,7 @@ __all__ = [
 _HOMES = {
     "CalculatorEnv": ".calculator",
     **dict.fromkeys(("ActorUser", "ChatEnv", "ModelUser", "ScriptedUser", "SimulatedUser"), ".chat"),
-    **dict.fromkeys(("AgentCoreCodeEnv", "CodeMode", "CodeSandboxEnv"), ".code_sandbox"),
+    **dict.fromkeys(("CodeMode", "CodeSandboxEnv"), ".code_sandbox"),
     "HarborEnv": ".harbor",
     **dict.fromkeys(("Harness", "HarnessEnvironment"), ".harness"),
     "InspectEnvironment": ".inspect",

@@ -1,4 +1,4 @@
-"""Agents that run Python and shell code in a sandbox of their own: `CodeSandboxEnv`, and `AgentCoreCodeEnv` hosted."""
+"""`CodeSandboxEnv`: agents that run Python and shell code in a sandbox, on this machine or hosted."""
 
 from __future__ import annotations
 
@@ -12,12 +12,7 @@ from strands.agent.agent_result import AgentResult
 
 from strands_env.core import Action, Environment
 from strands_env.sandbox import BubblewrapSandbox, Isolation, Sandbox, SandboxLimits, SandboxLostError, SandboxSlots
-from strands_env.sandbox.agentcore import (
-    CODE_INTERPRETER_ID,
-    AgentCoreSandbox,
-    CodeInterpreterQuotas,
-    make_code_interpreter_client,
-)
+from strands_env.sandbox.agentcore import AgentCoreSandbox
 from strands_env.tools.code import DEFAULT_MAX_OUTPUT_CHARS, CodeTools
 
 
@@ -42,7 +37,7 @@ class CodeSandboxEnv(Environment):
 
     Args:
         sandbox: Any `Sandbox`; the environment closes it. With `execute_code` its Python interpreter must last.
-        client: boto3 client of `bedrock-agentcore`: code runs hosted. Not with `sandbox`.
+        client: boto3 client of `bedrock-agentcore`: code runs in an `AgentCoreSandbox` on it.
         isolation: Its isolation; `none-i-accept-the-risk` turns it off.
         max_output_chars: Characters of each output stream in a tool result.
         score_lost: Score an episode whose sandbox was lost as any other, so that no code can take its episode out of
@@ -119,36 +114,3 @@ class CodeSandboxEnv(Environment):
     async def cleanup(self) -> None:
         """End the sandbox and everything in it."""
         await self.sandbox.close()
-
-
-class AgentCoreCodeEnv(CodeSandboxEnv):
-    """Code in one hosted session an episode; the session starts with the first tool call.
-
-    Args:
-        client: boto3 client of `bedrock-agentcore`. Share one among environments; None makes one.
-        region: AWS region of a made client.
-        quotas: Bounds on sessions and calls. Share one object among environments.
-        **options: Further arguments of `CodeSandboxEnv` and `Environment`.
-
-    Raises:
-        SandboxUnavailableError: No client was given, and boto3, credentials or a region are missing.
-    """
-
-    def __init__(
-        self,
-        *,
-        client: Any = None,
-        region: str | None = None,
-        mode: CodeMode | str = CodeMode.CODE,
-        code_interpreter_id: str = CODE_INTERPRETER_ID,
-        quotas: CodeInterpreterQuotas | None = None,
-        call_seconds: float = 300.0,
-        **options: Any,
-    ) -> None:
-        hosted = AgentCoreSandbox(
-            client if client is not None else make_code_interpreter_client(region=region),
-            code_interpreter_id=code_interpreter_id,
-            quotas=quotas,
-            call_seconds=call_seconds,
-        )
-        super().__init__(mode=mode, sandbox=hosted, **options)

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from strands_env.core import Action, TerminationReason
-from strands_env.environments import AgentCoreCodeEnv, CodeSandboxEnv
+from strands_env.environments import CodeSandboxEnv
 from strands_env.sandbox import Outcome, SandboxError, SandboxUnavailableError
 from strands_env.sandbox.agentcore import AgentCoreSandbox, make_code_interpreter_client
 from strands_env.testing import ScriptedModel, call
@@ -165,10 +165,11 @@ async def test_toolkit_answers_in_text() -> None:
     assert toolkit.session_id is None
 
 
-@pytest.mark.parametrize("kind", [AgentCoreCodeEnv, CodeSandboxEnv])
-async def test_environment_runs_hosted(kind: type[CodeSandboxEnv]) -> None:
+async def test_environment_runs_hosted() -> None:
     client = FakeClient(answer("1024\n"))
-    env = kind(model_factory=lambda: ScriptedModel([call("execute_code", code="print(2**10)"), "1024"]), client=client)
+    env = CodeSandboxEnv(
+        model_factory=lambda: ScriptedModel([call("execute_code", code="print(2**10)"), "1024"]), client=client
+    )
     result = await env.rollout(Action(message="What is 2^10?"))
     assert result.termination_reason is TerminationReason.TASK_COMPLETE
     assert result.observation.messages[2]["content"][0]["toolResult"]["content"] == [{"text": "1024"}]
@@ -176,7 +177,7 @@ async def test_environment_runs_hosted(kind: type[CodeSandboxEnv]) -> None:
 
 
 async def test_environment_without_service_has_no_reward() -> None:
-    env = AgentCoreCodeEnv(
+    env = CodeSandboxEnv(
         model_factory=lambda: ScriptedModel([call("execute_code", code="1"), "done"]),
         client=FakeClient(during=Mock(side_effect=RuntimeError("no capacity"))),
         reward_fn=lambda action, result: 1.0,
@@ -189,7 +190,7 @@ def test_missing_boto3_and_credentials_are_refused(monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "boto3", None)
         with pytest.raises(SandboxUnavailableError, match="needs boto3"):
-            AgentCoreCodeEnv(model_factory=ScriptedModel)
+            make_code_interpreter_client()
     pytest.importorskip("boto3")
     session = SimpleNamespace(region_name="us-east-1", get_credentials=lambda: None)
     with pytest.raises(SandboxUnavailableError, match="needs AWS credentials"):
