@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from ..cache import Recent
 from ..conversation.history_reader import HistoryReader
 from ..exceptions import MessageConversionError, TemplateError
 from ..trajectory import History, Image, Message, Result
@@ -27,6 +28,8 @@ REMINDER = "<system-reminder>\n{}\n</system-reminder>"
 """The form of a system message for a template that prints none in the middle of a conversation."""
 
 _KEPT = 8  # histories a session remembers: the main agent's and those of sub-agents at work
+_REMEMBERED_RESPONSES = 64  # of a session, that `previous_response_id` can name
+_REMEMBERED_ITEMS = 1024  # of a session, that `item_reference` can name
 
 
 def without_volatile(system: str) -> tuple[str, int]:
@@ -55,11 +58,17 @@ class Readings(HistoryReader[Read]):
 
     Args:
         read_receipt: The index of the turn that a receipt names, or None for one that the session did not issue.
+
+    Attributes:
+        responses: Histories by the id of the response that ended them (Responses).
+        items: Pieces of replies by the ids under which clients may name them (Responses).
     """
 
     def __init__(self, read_receipt: Callable[[str], int | None]) -> None:
         super().__init__(_KEPT)
         self._read_receipt = read_receipt
+        self.responses: Recent[History] = Recent(_REMEMBERED_RESPONSES)
+        self.items: Recent[Message] = Recent(_REMEMBERED_ITEMS)
 
     def read(
         self,

@@ -349,6 +349,8 @@ class Session(SessionState):
         try:
             reply = self.translation.write(wire, answer, sampled)
             exchange.call.is_answered(reply, sampled.turn)
+            if wire.kept_by is not None:
+                self.log.note_history(answer, wire.history)
             body = b"".join(dialect.events(wire, reply)) if wire.stream else dumps(dialect.answer(wire, reply))
         except Exception as error:  # whatever it is, a repeat would meet it again
             self.answers.fail(answer)

@@ -19,6 +19,7 @@ from ..trajectory import History, Location, Turn
 from ..trajectory.forest import ForestFacts
 from .answers import Answer
 from .counters import Counters
+from .dialects import RESPONSES
 from .reward import Reward
 from .session_state import MainAgent, SessionState
 from .state import LogFile
@@ -36,6 +37,7 @@ class SessionLog:
         self._counts: dict[str, dict[str, Any]] = {}
         self._histories: dict[bytes, int] = {}  # the order of those written, by key
         self._history_count = 0
+        self._kept: set[int] = set()
 
     # ---- writing ------------------------------------------------
 
@@ -64,6 +66,12 @@ class SessionLog:
             if main.turn is turn:
                 event["main"] = [has_tools, self._history_to_json(history)]
         self.note_fate(answer, **event)
+
+    def note_history(self, answer: Answer, history: History) -> None:
+        """An answer can be named instead of its history, which is here as the client sent it."""
+        if not self.file.is_closed and answer.number not in self._kept:
+            self._kept.add(answer.number)
+            self.note(answer=answer.number, kept=self._history_to_json(history))
 
     def note_fate(self, answer: Answer, **event: Any) -> None:
         """Log the fate of an answer."""
@@ -135,6 +143,11 @@ class SessionLog:
                         has_tools, history = event["main"]
                         main = session.main_agents[has_tools]
                         main.turn, main.history = turn, History(read_history(history), turn.reply)
+                if "kept" in event:
+                    self._kept.add(answer.number)
+                    readings = session.translation.readings(RESPONSES)
+                    turn = answer.task.result().turn
+                    session.translation.keep_response(readings, read_history(event["kept"]), turn)
                 if "fate" in event:
                     answer.is_owed, answer.is_delivered, answer.is_lost = event["fate"]
             if "reward" in event:

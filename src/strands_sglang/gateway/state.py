@@ -25,7 +25,7 @@ DEFAULT_LIMIT = 16 * 2**30
 """Most bytes of a state folder."""
 
 
-FORMAT = "numbered lines, 2"
+FORMAT = "numbered lines"
 """The form of the logs, which is a part of a gateway's version."""
 
 

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import hmac
 import math
+from dataclasses import replace
 from typing import Any
 
 from ..conversation import Conversation, SampledTurn, TurnRequest
@@ -118,6 +119,8 @@ class Translation:
         names = self.name_calls(turn)
         path = turn.path() if wire.token_ids else []
         prefix_ids = [token for step in path[:-1] for token in (*step.prompt_ids, *step.completion.output_ids)]
+        if wire.kept_by is not None:
+            self.keep_response(wire.kept_by, wire.history, turn)
         return WireReply(
             id=self._reply_id(turn.index),
             created=answer.created,
@@ -153,6 +156,17 @@ class Translation:
             for prefix in CALL_PREFIXES:  # any dialect may bring it back
                 self._call_ids[prefix + name] = call.id
         return names
+
+    def keep_response(self, readings: Readings, history: History, turn: Turn) -> None:
+        """Keep the answer to a history, and its items, under the ids that the client was given."""
+        client_ids, reply_id = self.name_calls(turn), self._reply_id(turn.index)
+        calls = [call._replace(id=f"call_{name}") for name, call in zip(client_ids, turn.reply.calls, strict=True)]
+        reply = replace(turn.reply, calls=tuple(calls))
+        readings.responses.put(f"resp_{reply_id}", History(history, reply))
+        readings.items.put(f"msg_{reply_id}", replace(reply, reasoning="", calls=()))
+        readings.items.put(f"rs_{reply_id}", Message(role="assistant", reasoning=reply.reasoning))
+        for name, call in zip(client_ids, calls, strict=True):
+            readings.items.put(f"fc_{name}", Message(role="assistant", calls=(call,)))
 
     # ---- receipts ------------------------------------------------
     # A dialect that makes clients return a value verbatim (Anthropic's `signature`, Responses' `encrypted_content`)

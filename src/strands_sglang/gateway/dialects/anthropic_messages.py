@@ -25,6 +25,7 @@ FIELDS = reading.Fields(
     refused={
         "compaction": "ask for a summary in a message",
         "container": "no files or skills are held here; send what the model is to see",
+        "thread": "no thread is held here; send the whole history in messages",
     },
     of_tools=frozenset({"cache_control", "defer_loading", "eager_input_streaming", "input_schema", "type"}),
 )  # fmt: skip

@@ -169,15 +169,14 @@ class Fields:
 SHARED_FIELDS = Fields(
     read=frozenset((*SAMPLING_NAMES, "model", "n", "parallel_tool_calls", "return_token_ids", "stream", "tools")),
     quiet=frozenset(),
-    refused={
-        "input_ids": "the gateway holds the ids of every conversation; send messages",
-        **dict.fromkeys(
-            ("conversation", "previous_response_id", "thread"), "nothing is held under it; send the whole history"
-        ),
-    },
+    refused={"input_ids": "the gateway holds the ids of every conversation; send messages"},
     of_tools=frozenset({"description", "name", "parameters", "strict"}),
 )
 """Fields that have the same name in every dialect."""
+_NAME_A_HISTORY = dict.fromkeys(
+    ("conversation", "previous_response_id", "thread"), "nothing is held under it; send the whole history"
+)
+"""Fields by which some dialect names a history that its server holds, refused where a dialect does not read them."""
 
 
 def refuse_fields(
@@ -208,7 +207,8 @@ def common_fields(
             Two different tools have one name: calls would be ambiguous.
     """
     spelled = spelled or {}
-    refuse_fields(body, {**SHARED_FIELDS.refused, **fields.refused}, spelled=spelled)
+    held = {name: words for name, words in _NAME_A_HISTORY.items() if name not in fields.read}
+    refuse_fields(body, {**SHARED_FIELDS.refused, **held, **fields.refused}, spelled=spelled)
     if body.get("n") is not None and want_scalar(int, body["n"], "n") != 1:
         raise Refused(f"n={quote(body['n'])}: one sample per request; ask again for another", param="n")
     known = (SHARED_FIELDS.read, fields.read, fields.quiet, fields.vendor_tools)

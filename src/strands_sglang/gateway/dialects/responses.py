@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ...trajectory import Message
+from ...trajectory import History, Message
 from ..canonical import Read, Readings, join_replies
 from ..exact_json import dumps
 from . import reading
@@ -16,7 +16,7 @@ from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields
 
 FIELDS = reading.Fields(
     read=frozenset({
-        "include", "input", "instructions", "max_output_tokens", "text", "tool_choice",
+        "include", "input", "instructions", "max_output_tokens", "previous_response_id", "text", "tool_choice",
         "truncation",  # of a prompt that does not fit, which is refused
     }),
     quiet=frozenset({
@@ -28,6 +28,7 @@ FIELDS = reading.Fields(
     refused={
         "background": "send the request without it, and wait for the answer",
         "context_management": "send the history that the model is to see",
+        "conversation": "no conversation is held here under an id; send the whole input, or previous_response_id",
         "prompt": "no prompt is held here under an id; send its text in instructions and input",
     },
     of_tools=frozenset({"type"}),
@@ -56,7 +57,17 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
         fields["ignored"] += ("text.verbosity",)
     if reading.want(dict, body.get("reasoning") or {}, "reasoning").get("context") not in (None, "auto"):
         fields["ignored"] += ("reasoning.context",)
-    read = readings.read(items, partial(_read_item, turn_of=readings.turn_of), _left_out)
+    read = readings.read(items, partial(_read_item, readings=readings), _left_out)
+    previous = body.get("previous_response_id")
+    before = (
+        History() if previous is None else readings.responses.get(reading.want(str, previous, "previous_response_id"))
+    )
+    if before is None:
+        raise Refused(
+            f"previous_response_id {previous!r} is not known here; send the whole input",
+            code="previous_response_not_found",
+            param="previous_response_id",
+        )
     fields["unknown_tools"] += read.left_out
     history, begun = read.history, None
     # Codex goes on from the items that it has when the stream of an answer breaks off; calls among them it makes.
@@ -65,13 +76,15 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
         history = history.before
     return WireRequest(
         system=reading.system_of(body.get("instructions"), "instructions", _read_part, read),
-        history=history,
+        history=history if previous is None else before.and_then(history),
         glue="\n",
         max_tokens=reading.want_count(body.get("max_output_tokens"), "max_output_tokens"),
         constraints=reading.json_format(text.get("format"), "text.format"),
         tool_choice=reading.read_choice(body.get("tool_choice")),
         logprobs="message.output_text.logprobs" in reading.want(list, body.get("include") or [], "include"),
         begun=begun,
+        previous=previous,
+        kept_by=readings,
         custom_tools=frozenset(
             tool["name"] for tool in tools if isinstance(tool, dict) and tool.get("type") == "custom" and "name" in tool
         ),
@@ -124,9 +137,7 @@ _OUTPUTS = (
 )  # fmt: skip
 
 
-def _read_item(
-    given: Any, index: int, before: Sequence[Read], *, turn_of: Callable[[Any], int | None]
-) -> Message | None:
+def _read_item(given: Any, index: int, before: Sequence[Read], *, readings: Readings) -> Message | None:
     """An item as a message, or None for one that is left out; those of one reply are joined afterwards."""
     where = f"input[{index}]"
     item = reading.want(dict, given, where)
@@ -162,7 +173,7 @@ def _read_item(
         parts = reading.want(list, item.get("content") or item.get("summary") or [], f"{where}.summary")
         texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
         # Codex and openai-agents send it back as it came, so it carries our receipt.
-        receipt = turn_of(item.get("encrypted_content"))
+        receipt = readings.turn_of(item.get("encrypted_content"))
         return Message(role="assistant", reasoning="\n".join(texts), receipt=receipt)
     if kind == "agent_message":  # of a sub-agent, or to one; some hold parts that only their maker can read
         words = item.get("content") or item.get("message") or []
@@ -174,9 +185,12 @@ def _read_item(
         names = {"from": item.get("author"), "to": item.get("recipient")}
         head = " ".join(["Message", *[f"{word} {name}" for word, name in names.items() if name]])
         return reading.message_of("user", [f"{head}:", *reading.read_content(readable, where, _read_part)], where)
-    what = f"{where}: an item of type {reading.quote(kind)} is not supported"
     if kind == "item_reference":
-        what = f"{where}: no item is held here under an id; send it whole (clients do with store=false)"
+        name = reading.want(str, item.get("id"), f"{where}.id")
+        if (named := readings.items.get(name)) is None:
+            raise Refused(f"the item {name!r:.100} is not known here; send it whole", param="input")
+        return named
+    what = f"{where}: an item of type {reading.quote(kind)} is not supported"
     if "compaction" in kind:
         what = f"{where}: a {kind} item holds earlier turns in a form that only its maker reads; start without it"
     raise Refused(what, param=where)
@@ -243,7 +257,7 @@ def _shell(request: WireRequest | None, response_id: str, created: int, model: s
         "model": model,
         "output": [],
         "parallel_tool_calls": True,
-        "previous_response_id": None,
+        "previous_response_id": None if request is None else request.previous,
         "temperature": None,
         "tool_choice": "auto",
         "tools": [],

@@ -117,7 +117,9 @@ class WireRequest:
         usage_chunk: End the stream with a chunk of token counts (Chat Completions).
         token_ids: Return the ids of the prompt and of the reply.
         begun: Pieces at the end of the history: what the client got of the answer before it lost the rest (Responses).
+        previous: Id of the response this one continues (Responses), or None.
         custom_tools: Names of tools that take a text in place of arguments (Responses).
+        kept_by: Keeps the answer, which a later request may name instead of sending the history (Responses).
         ignored: Names of fields that would have an effect elsewhere and have none here.
         unknown_tools: Types of tools, and of items of a history, that were left out.
     """
@@ -138,7 +140,9 @@ class WireRequest:
     logprobs: bool = False
     token_ids: bool = False
     begun: Message | None = None
+    previous: str | None = None
     custom_tools: frozenset[str] = frozenset()
+    kept_by: Readings | None = None
     ignored: tuple[str, ...] = ()
     unknown_tools: tuple[str, ...] = ()
 

@@ -72,6 +72,16 @@ async def test_responses_hold_the_answer_whole_and_in_a_stream() -> None:
         assert [item["type"] for item in done] == ["reasoning", "message", "function_call"]
 
 
+async def test_a_known_previous_response_is_continued() -> None:
+    async with rig([completion(CALL), completion("3.")]) as r:
+        first = await r.responses("1+2?", tools=RESPONSES_TOOLS)
+        output = {"type": "function_call_output", "call_id": first["output"][-1]["call_id"], "output": "3"}
+        await r.responses([output], tools=RESPONSES_TOOLS, previous_response_id=first["id"])
+        assert_prefix(r)
+        refused = await r.responses("x", previous_response_id="resp_unknown", status=400)
+        assert refused["error"]["code"] == "previous_response_not_found"
+
+
 async def test_an_overflow_is_told_in_each_dialects_words() -> None:
     async with rig([], context_window_limit=20) as r:
         long = "word " * 50

@@ -47,7 +47,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/responses": {
         "model": "m", "instructions": "I", "max_output_tokens": 9, "stream": False, "include": ["x"],
         "tools": [*RESPONSES_TOOLS, {"type": "web_search"}, {"type": "custom", "name": "exec"}], "tool_choice": "auto",
-        "text": {"format": {"type": "text"}}, "return_token_ids": True,
+        "text": {"format": {"type": "text"}}, "previous_response_id": None, "return_token_ids": True,
         "temperature": 0.5, "reasoning": {"effort": "low", "context": "auto"}, "conversation": None, "prompt": None,
         "input": [
             {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "D"}]},

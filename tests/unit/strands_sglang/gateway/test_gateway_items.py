@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.provider_support import completion
-from tests.unit.gateway_support import assert_prefix, rig
+from tests.unit.gateway_support import CALL, RESPONSES_TOOLS, assert_prefix, rig
 
 USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Go."}]}
 EXEC = {"type": "custom", "name": "exec", "description": "Runs JavaScript."}
@@ -93,7 +93,7 @@ async def test_items_of_codex_are_read_or_left_out_and_counted(items: Any, shown
     ("item", "words"),
     [
         ({"type": "compaction", "encrypted_content": "x"}, "only its maker reads"),
-        ({"type": "item_reference", "id": "msg_of_another"}, "no item is held here under an id; send it whole"),
+        ({"type": "item_reference", "id": "msg_of_another"}, "'msg_of_another' is not known here; send it whole"),
         ({"type": "hologram"}, "an item of type 'hologram' is not supported"),
     ],
 )
@@ -130,6 +130,18 @@ async def test_a_custom_call_with_other_arguments_is_given_as_they_are() -> None
     async with rig([completion(call_of("exec", code=1))]) as r:
         (call,) = (await r.responses([USER], tools=[EXEC]))["output"]
         assert call["input"] == '{"code":1}'
+
+
+async def test_items_of_a_reply_may_be_named_instead_of_sent() -> None:
+    thought = f"<think>\nLet me add.\n</think>\n\nI will add.\n{CALL}"
+    async with rig([completion(thought), completion("3.")]) as r:
+        output = (await r.responses([USER], tools=RESPONSES_TOOLS))["output"]
+        assert [item["type"] for item in output] == ["reasoning", "message", "function_call"]
+        named = [{"type": "item_reference", "id": item["id"]} for item in output]
+        said = {"type": "function_call_output", "call_id": output[-1]["call_id"], "output": "3"}
+        await r.responses([USER, *named, said], tools=RESPONSES_TOOLS)
+        assert_prefix(r)
+        assert r.session.counters.extended == 1
 
 
 async def test_a_tool_that_toolsearch_finds_is_defined_in_the_result_and_the_path_goes_on() -> None:
