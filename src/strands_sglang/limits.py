@@ -29,7 +29,7 @@ class Limits:
         max_response_tokens: Tokens of one path behind its first prompt, tool results included.
         max_sampled_tokens: Tokens sampled by all paths of a model or session.
         context_window_limit: Context length in tokens; None asks the server.
-        max_requests: Most model calls of a program.
+        max_requests: Most model calls of a program: sampled turns and requests to other backends.
         max_new_tokens: Most tokens of one reply, even if a program asks for more. For a model, a sampling parameter.
         max_seconds: Seconds from a program's first model call, after which further ones are refused. A reply in flight
             is aborted then, unless a final answer follows.

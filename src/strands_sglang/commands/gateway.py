@@ -10,14 +10,18 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..command_line import CommandError, Exit, add_former, add_kind, json_object, port, positive, seconds
 
+if TYPE_CHECKING:
+    from ..gateway import OtherBackend
+
 ADMIN_KEY_VARIABLE = "STRANDS_GATEWAY_ADMIN_KEY"
+PASS_KEY_VARIABLE = "STRANDS_GATEWAY_PASS_KEY"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sampling", type=json_object, metavar="JSON", help="every session's sampling parameters, or a file"
     )
-    add_former(parser, "--pass", "put a router that reads the model's name, such as litellm's proxy, in front")
+    parser.add_argument(
+        "--pass",
+        dest="passes",
+        action="append",
+        default=[],
+        metavar="MODEL=URL[,VARIABLE]",
+        help=f"pass requests for MODEL on to another server, with the key in VARIABLE ({PASS_KEY_VARIABLE})",
+    )
     add_kind(parser, "kind of server at --base-url")
     parser.add_argument("--client-sampling", action="store_true", help="honour clients' sampling parameters")
     parser.add_argument("--join-equal", action="store_true", help="answer equal requests in flight with one sample")
@@ -130,6 +141,7 @@ async def serve(args: argparse.Namespace, listener: socket.socket) -> None:
                 model_name=name or DEFAULT_MODEL_NAME,
                 listener=listener,
                 hosts=[args.host, *args.allowed_host],
+                other_backends=_other_backends(args.passes),
                 admin_key=args.admin_key,
                 auto_sessions=args.auto_sessions,
                 session_ttl=args.session_ttl,
@@ -151,6 +163,30 @@ async def serve(args: argparse.Namespace, listener: socket.socket) -> None:
                 f"{len(lost)} session{'s' * (len(lost) != 1)} with {tokens} sampled tokens end here, as they were "
                 "kept in memory only: --state FOLDER keeps them\n"
             )
+
+
+def _other_backends(texts: Sequence[str]) -> dict[str, OtherBackend]:
+    """The backends that `--pass` names, each model once."""
+    backends: dict[str, OtherBackend] = {}
+    for model, backend in map(_other_backend, texts):
+        if model in backends:
+            raise ValueError(f"--pass: {model!r} is given twice; name each model once")
+        backends[model] = backend
+    return backends
+
+
+def _other_backend(text: str) -> tuple[str, OtherBackend]:
+    """The model and the backend that `--pass` names."""
+    from ..gateway import OtherBackend
+
+    model, is_given, address = text.partition("=")
+    url, _, variable = address.partition(",")
+    if not (model and is_given):
+        raise ValueError("--pass: expected MODEL=URL or MODEL=URL,VARIABLE, such as haiku=https://api.anthropic.com")
+    if variable and not os.environ.get(variable):
+        raise ValueError(f"--pass: there is no key in the environment variable {variable}")
+    key = os.environ.get(variable or PASS_KEY_VARIABLE, "").strip()
+    return model, OtherBackend(url, key or None)
 
 
 async def _model(args: argparse.Namespace, stack: AsyncExitStack) -> tuple[Any, Any, str | None]:

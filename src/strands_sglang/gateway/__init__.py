@@ -4,7 +4,8 @@
 """
 
 from .counters import Counters
+from .passing import OtherBackend
 from .server import Gateway
 from .session import Session
 
-__all__ = ["Counters", "Gateway", "Session"]
+__all__ = ["Counters", "Gateway", "OtherBackend", "Session"]

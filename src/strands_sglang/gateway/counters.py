@@ -39,6 +39,7 @@ class Counters:
         malformed: Calls that could not be parsed.
         constrained: Turns sampled under a grammar.
         final: Final answers that were asked for because a limit was reached.
+        passed: Requests that went to other backends, without those that got no answer.
         unshown: Results of tools in which words stand for what the model cannot be shown.
         unknown_tools: Tools, and items of a history, that were left out, by type.
         ignored: Fields without effect, by name.
@@ -66,6 +67,7 @@ class Counters:
     malformed: int = 0
     constrained: int = 0
     final: int = 0
+    passed: int = 0
     unshown: int = 0
     unknown_tools: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)

@@ -31,6 +31,7 @@ from .delivery import Exchange, as_json
 from .dialects import CHAT_COMPLETIONS, DIALECTS
 from .dialects.wire import Refused, Route, WireDialect
 from .exact_json import object_text
+from .passing import OtherBackend, OtherBackends
 from .requests import (
     SESSION_NAME,
     SESSION_NAME_WORDS,
@@ -76,6 +77,7 @@ class Gateway:
         hosts: Further names under which the gateway may be addressed; addresses and `localhost` always may.
         session_ttl: Seconds without a request, in flight or new, after which a session is sealed; None for never.
         model_name: Name of the served model, which `/v1/models` lists, and to which a state folder belongs.
+        other_backends: Backends of models that are not the policy, by name. Any other name is the policy's.
         strict, client_sampling, join_equal: See `SessionOptions`.
         state: Folder in which sessions survive this process; None keeps them in memory alone.
         state_limit: Most bytes of that folder. Beyond it, new calls are refused.
@@ -105,6 +107,7 @@ class Gateway:
         hosts: Collection[str] = (),
         session_ttl: float | None = None,
         model_name: str = DEFAULT_MODEL_NAME,
+        other_backends: Mapping[str, OtherBackend] | None = None,
         strict: bool = False,
         client_sampling: bool = False,
         join_equal: bool = False,
@@ -133,6 +136,7 @@ class Gateway:
             join_equal=join_equal,
             refused_results=RefusedResults(options.pop("refused_results", DEFAULTS["refused_results"])),
         )
+        self.other_backends = OtherBackends(other_backends or {})
         self.telemetry = Telemetry()
         self._conversation_options = options
         self._admin, self._admin_key = admin, admin_key
@@ -194,6 +198,7 @@ class Gateway:
             await self._runner.cleanup()
             self._runner = None
         self.telemetry.make_spans()
+        await self.other_backends.close()
         self.sessions.close()
 
     async def _sweep(self, ttl: float) -> None:
@@ -286,6 +291,7 @@ class Gateway:
             labels=header["labels"],
             file=file,
             telemetry=self.telemetry,
+            other_backends=self.other_backends,
         )
 
     async def delete(self, session: Session) -> None:

@@ -20,6 +20,7 @@ from .counters import Counters, counters_of
 from .delivery import Exchange, as_json
 from .dialects.wire import Origin, Refused, WireRequest
 from .exact_json import dumps
+from .passing import OtherBackend, OtherBackendError, OtherBackends
 from .requests import new_key
 from .reward import Reward
 from .session_log import SessionLog
@@ -45,6 +46,7 @@ class Session(SessionState):
     key: str
     reward_key: str = field(default_factory=new_key)
     gateway_url: Callable[[], str] = lambda: ""
+    other_backends: OtherBackends = field(default_factory=lambda: OtherBackends({}))
     is_exported: bool = False
     is_suspended: bool = False
     failure: Exception | None = None
@@ -53,6 +55,7 @@ class Session(SessionState):
     log: SessionLog = field(init=False)
     _tasks: set[asyncio.Task[SampledTurn]] = field(default_factory=set)
     _serving: int = 0
+    _passing: int = 0
     _slots: contextlib.AbstractAsyncContextManager[Any] = field(default_factory=contextlib.nullcontext)
 
     def __post_init__(self, file: LogFile) -> None:
@@ -173,6 +176,8 @@ class Session(SessionState):
             self._check_open()
             self.log.file.flush()  # nothing is sampled that could not be written down
             fields = await exchange.read()
+            if (other := self.other_backends.find(fields)) is not None:
+                return await self._pass_on(exchange, other, counters)
             wire = dialect.read(fields, self.translation.readings(dialect))
             await self.conversation.read_images(wire.history)
             write_count = dialect.count if exchange.route.counts else None
@@ -211,6 +216,26 @@ class Session(SessionState):
             self._serving -= 1
             self.last_used = time.monotonic()
 
+    async def _pass_on(self, exchange: Exchange, other: OtherBackend, counters: Counters) -> web.StreamResponse:
+        """Have another backend answer, within the session's limits."""
+        self.began = self.began or time.monotonic()
+        if (reached := self._find_reached()) is not None:
+            raise Refused(str(reached), code="rollout_limit")
+        self._passing += 1
+        is_answered = True  # also for a client that breaks the answer off: it cost the other backend the same
+        try:
+            response = await self.other_backends.pass_on(exchange.request, exchange.dialect, other)
+        except OtherBackendError as error:
+            self.failure, is_answered = error, False
+            raise
+        finally:
+            self._passing -= 1
+            counters.passed += is_answered
+            self.log.note()  # with the counts
+        if isinstance(self.failure, OtherBackendError):
+            self.failure = None
+        return response
+
     @contextlib.contextmanager
     def _noting_failure(self) -> Iterator[None]:
         """Record core errors and re-raise them as refusals."""
@@ -247,7 +272,7 @@ class Session(SessionState):
         """The limit that a further request would break, or None."""
         options, limits, counters = self.options, self.options.limits, self.counters
         keeps_last = options.final_words is not None  # the last request, for the final answer
-        requests = counters.sampled + self.in_flight
+        requests = counters.sampled + self.in_flight + counters.passed + self._passing
         if limits.max_requests is not None and requests >= limits.max_requests - keeps_last:
             return MaxRequestsReachedError(limits.max_requests, requests)
         if limits.max_seconds is not None and time.monotonic() - (self.began or 0.0) >= limits.max_seconds:

@@ -39,6 +39,7 @@ _COUNTS = {
     "turns": ("Sampled turns", ("sampled", "extended", "siblings", "constrained", "final")),
     "retries": ("Requests answered with the sample of an earlier one", ("joined", "replayed")),
     "lost": ("Answers that no client got, or that it may not have read", ("undelivered", "cut")),
+    "passed": ("Requests to other backends", ("passed",)),
     "calls": ("Sampled tool calls", ("calls", "malformed")),
 }
 
@@ -103,8 +104,8 @@ class Call:
             return
         ids = {} if self.turn is None else turn_ids(self.turn)
         known: dict[str, Any] = {"gen_ai.provider.name": "strands_sglang", "http.response.status_code": self.status}
-        if self.status >= 400:
-            known["error.type"] = self.problem
+        if self.status >= 400:  # another backend's have no other name
+            known["error.type"] = self.problem or str(self.status)
             span.set_status(trace.StatusCode.ERROR)
         span.set_attributes({**self.attributes, **ids, **known})
         for phase, began, ended in self.phases:
@@ -136,8 +137,8 @@ class Telemetry:
         try:
             yield
             refused = call.refused
-        except (OSError, asyncio.CancelledError):
-            call.status, call.problem = _CLIENT_GONE, "client_gone"
+        except (OSError, asyncio.CancelledError) as error:  # another backend's break has a status
+            call.status, call.problem = getattr(error, "status", _CLIENT_GONE), getattr(error, "code", "client_gone")
             raise
         except StrandsSGLangError as error:
             refused = Refused.of(error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -185,24 +184,3 @@ async def test_a_reward_that_was_exported_is_final_after_a_restart_too(tmp_path:
         r.session = r.gateway.sessions[name]
         assert r.session.reward is not None and r.session.reward.turns == {0: 1.0}
         await reward(r, {"reward": 2}, status=409)
-
-
-async def test_rows_are_filtered_by_the_name_or_role_of_an_agent(tmp_path: Any) -> None:
-    async with rig([completion("One."), completion("Two."), completion("Three.")], state=tmp_path) as r:
-        for agent, text in (("/root", "Task"), ("/root/a", "Part"), ("/root/b", "Other")):
-            headers = {"x-codex-turn-metadata": json.dumps({"agent_name": agent})}
-            await r.chat([{"role": "user", "content": text}], headers=headers)
-        path = f"/sessions/{r.session.id}/trajectories"
-        for query, agents in (
-            ("", ["/root", "/root/a", "/root/b"]), ("?agent=/root", ["/root"]), ("?agent=main", ["/root"]),
-            ("?agent=subagent", ["/root/a", "/root/b"]), ("?agent=/root/b&agent=main", ["/root", "/root/b"]),
-            ("?agent=", []), ("?agent=nobody", []),
-        ):  # fmt: skip
-            assert [row["agent"] for row in await r.call("GET", path + query)] == agents
-        await r.session.close()
-        await r.call("GET", f"{path}?agent=main")
-        refused = await r.call("GET", f"{path}?agents=main&agent=main", status=400)  # else all rows
-        assert refused["error"]["message"] == "unknown query parameters ['agents']; known is agent"
-        assert not r.session.is_exported  # the others' rows are still to be read
-        await r.call("GET", path)
-        await until(lambda: r.session.is_exported)
