@@ -1,4 +1,4 @@
-"""A Strands agent with a calculator on a real language model, and the exact tokens of what it did.
+"""A Strands agent with a calculator on a real language model, and the exact tokens of its run.
 
     python examples/calculator_agent.py                            # SmolLM2-135M in this process, on CPU
     python examples/calculator_agent.py --base-url http://localhost:30000 --tokenizer Qwen/Qwen3-8B

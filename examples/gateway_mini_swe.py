@@ -37,7 +37,7 @@ TASKS = [
 
 
 class SmallTask(HarnessEnvironment):
-    """A folder with a task's files, and a check of what became of them."""
+    """A folder with a task's files, and a check of their final state."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(reward_fn=self.check, **options)
@@ -68,7 +68,7 @@ class SmallTasks(Evaluator):
 async def main() -> int:
     """Evaluate; exit status 1 when nothing could be scored."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--mini", required=True, type=Path, help="the program mini of an environment of its own")
+    parser.add_argument("--mini", required=True, type=Path, help="the program mini, installed in its own environment")
     parser.add_argument(
         "--backend", choices=[name for name in BACKENDS if name in ("local", "sglang")], default="local"
     )

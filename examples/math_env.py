@@ -23,7 +23,7 @@ PROBLEMS = [("2^10", "1024"), ("321 + 54", "375"), ("25 * 17", "425"), ("812 - 9
 
 
 class MathEnv(Environment):
-    """The whole environment: everything else has a default."""
+    """The whole environment: everything not set here has a default."""
 
     def get_tools(self) -> list:
         return [calculator]

@@ -31,7 +31,7 @@ QUESTIONS = (
 
 
 async def sample(engine: EmbeddedEngine, args: argparse.Namespace) -> list[list[int]]:
-    """Completions without what ended them, as token ids."""
+    """Completions as token ids, without their stop tokens."""
 
     async def one(number: int) -> list[int]:
         message = {"role": "user", "content": QUESTIONS[number % len(QUESTIONS)]}

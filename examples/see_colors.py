@@ -3,10 +3,10 @@
     python examples/see_colors.py [--steps 40] [--tasks 10] [--samples 6] [--seed 0]
 
 A tiny random vision-language model (Qwen2.5-VL architecture, real image processor, nothing downloaded) is first taught
-to answer with some color, whatever it sees. Then GRPO teaches it to look: in each episode it is shown two pictures, one
-after the other, and asked for their colors. Printed for every step: the mean reward (0.5 is chance), and the largest
-difference between a log-probability the sampler recorded and the one the trainer computes for the same token with the
-same pixels.
+to answer with some color, regardless of the picture. Then GRPO teaches it to look: in each episode it is shown two
+pictures, one after the other, and asked for their colors. Printed for every step: the mean reward (0.5 is chance), and
+the largest difference between a log-probability the sampler recorded and the trainer's for the same token
+with the same pixels.
 """
 
 from __future__ import annotations

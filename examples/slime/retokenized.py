@@ -62,7 +62,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
     TURNS.set(turns)
     by_text = copy.copy(args)
     by_text.exact_args, by_text.strands_env_factory = args, f"{__name__}.make_env"
-    by_text.strands_env_fanout = False  # every prompt begins a path of its own, and one conversation is trained
+    by_text.strands_env_fanout = False  # every prompt begins its own path, and one conversation is trained
     made = await slime.generate(by_text, sample, sampling_params, evaluation=evaluation)
     made.rollout_log_probs = None  # of every sample, for slime looks at the first of a batch
     if turns:

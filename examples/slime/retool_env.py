@@ -72,7 +72,7 @@ def make_env(*, model_factory: Any, args: Any, options: dict[str, Any]) -> Envir
 
 
 async def check() -> None:
-    """Run code in a sandbox and score its output. Raises, with what to do, where either does not work."""
+    """Run code in a sandbox and score its output. Raises, with a remedy, where either does not work."""
     async with BubblewrapSandbox() as sandbox:
         printed = (await sandbox.run_python("print(2**10)")).to_text()
     result = StepResult(

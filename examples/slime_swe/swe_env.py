@@ -50,7 +50,7 @@ def make_env(*, model_factory: Any, sample: Any, options: dict[str, Any]) -> Env
 
 
 def main() -> None:
-    """Print a row for every task of a folder, or of what `strands-env check -o` wrote."""
+    """Print a row for every task of a folder, or of the file that `strands-env check -o` wrote."""
     folder = Path(sys.argv[1])
     work = read_work(folder) if (folder / REPORT).is_file() else {}
     for task in task_folders(folder):

@@ -1,4 +1,4 @@
-"""GRPO with TRL: an agent program repairs a repository. `python train_trl.py --help` says what it needs."""
+"""GRPO with TRL: an agent program repairs a repository. `python train_trl.py --help` lists its arguments."""
 
 import argparse
 import copy

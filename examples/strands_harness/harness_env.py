@@ -15,7 +15,7 @@ def make_env(*, model_factory: Any, sample: Any, options: dict[str, Any]) -> Env
     Args:
         model_factory: Makes the model of the rollout.
         sample: slime's sample. With `task_dir` in its metadata, and perhaps `work`, it is a task of Harbor's, scored by
-            its tests; else a prompt with a label, which the final answer has to be.
+            its tests; otherwise a prompt with a label, which the final answer has to be.
         options: `harness` (arguments of `create_harness`), `today`, and arguments of the environment.
     """
     task = sample.metadata

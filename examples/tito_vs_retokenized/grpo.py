@@ -78,8 +78,8 @@ def update(
     Args:
         model: The policy.
         optimizer: Its optimiser.
-        samples: What is trained.
-        sampled: What was sampled, in the same order; the same samples in the token-exact arm.
+        samples: The trained samples.
+        sampled: The samples as they were sampled, in the same order; the same samples in the token-exact arm.
         pad: Padding id.
         weighed: Weight each rollout by the probability of these samples over that of what was sampled, at most
             `TRUNCATED_AT`. Given what is trained, this is importance sampling of whole sequences (tokens of different

@@ -82,7 +82,7 @@ def needed(difference: float, deviation: float, most: int = 100) -> str:
 
 
 class Results:
-    """All runs of an experiment, by what is compared."""
+    """All runs of an experiment, by the settings that are compared."""
 
     def __init__(self, results: dict[str, Any]) -> None:
         self.settings, self.runs = results["settings"], results["runs"]

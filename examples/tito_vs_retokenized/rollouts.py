@@ -1,4 +1,4 @@
-"""Rollouts over the embedded engine, and what each arm trains of them."""
+"""Rollouts over the embedded engine, and the tokens that each arm trains."""
 
 from __future__ import annotations
 

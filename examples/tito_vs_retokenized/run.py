@@ -79,12 +79,12 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One training run; what makes it different from others.
+    """One training run, and the settings in which it differs from others.
 
     Attributes:
-        seed: Of the model's first weights, the data, and what is sampled.
+        seed: Of the model's first weights, the data, and sampling.
         arm: One of `ARMS`, `CORRECTED`, `SHRUNK` or `GATEWAY`.
-        dropout: BPE dropout of the supervised data, which is what makes the model drift.
+        dropout: BPE dropout of the supervised data, which makes the model drift.
         rate: Learning rate of GRPO.
     """
 

@@ -16,7 +16,7 @@ class Store:
 
     Args:
         folder: Made if it does not exist.
-        settings: What all runs of the folder share; only the number of steps may grow.
+        settings: Shared by all runs of the folder; only the number of steps may grow.
 
     Raises:
         SystemExit: The folder holds runs of other settings.

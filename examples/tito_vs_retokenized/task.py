@@ -144,7 +144,7 @@ def load_smollm2() -> tuple[Any, Any]:
 
 
 class ExactTokenizer:
-    """Encodes what the model is to say as the tokenizer would: no dropout."""
+    """Encodes the model's lines as the tokenizer would: no dropout."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

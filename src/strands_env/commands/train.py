@@ -13,10 +13,10 @@ from strands_sglang.hints import install_command
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check what was named, then load what trains."""
+    """Check the names that were given, then load the trainer."""
     run_user_code(verbose=args.verbose)
     if not args.verbose:
-        warnings.simplefilter("ignore")  # of TRL, of its own interface
+        warnings.simplefilter("ignore")  # TRL's, about its own interface
         for name in ("strands", "huggingface_hub"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
     from strands_env.commands.recipe.names import checked_arguments

@@ -43,11 +43,11 @@ from strands_sglang.lines import replacing
 
 MODEL = "model"
 OUTPUT = "runs/train"
-"""Folder where none is named."""
+"""Default folder."""
 CONCURRENCY = 16
 """Rollouts at a time, as many as the embedded engine computes at once."""
 _WITHOUT_TRACE = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
-"""Parameters that leave out tokens without a trace in the log-probabilities, and their values that leave out none."""
+"""Parameters that leave out tokens without a trace in the log-probabilities, and their neutral values."""
 _SHOWN = {"reward_std": "reward_std", "loss": "loss", "grad_norm": "grad_norm", "lr": "learning_rate",
           "entropy": "entropy", "length": "completions/mean_length", "same_reward": "frac_reward_zero_std",
           "logprob_gap": "logprob_gap"}  # fmt: skip
@@ -99,7 +99,7 @@ def _train(options: EvalOptions, training: TrainOptions, given: Mapping[str, Any
 
 
 def resolve_training(arguments: Mapping[str, Any]) -> tuple[EvalOptions, TrainOptions]:
-    """All options of a training: those given, else those of the training to resume, else defaults.
+    """All options of a training: those given, otherwise those of the training to resume, otherwise defaults.
 
     Raises:
         EvalError: An option is wrong, or would make a resumed training another one.
@@ -168,13 +168,13 @@ def _opened(folder: Path, *, resume: bool) -> Iterator[TrainingLog]:
     """The log of the training in a folder; of a new one that fails before its first rollout nothing stays.
 
     Raises:
-        EvalError: There is something else in the folder, or it is to be continued.
+        EvalError: The folder holds something other than a training, or one that must be resumed.
     """
     is_there = _is_begun(folder)
-    if folder.exists() and not is_there:  # what a kill left behind before the first rollout is nobody's
+    if folder.exists() and not is_there:  # files of a run killed before its first rollout
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
         if any(name not in (NAME, SAVED) and not name.startswith(f".{SAVED}") for name in names):
-            raise EvalError(f"{str(folder)!r} holds something else than a training: give another --output")
+            raise EvalError(f"{str(folder)!r} holds something other than a training: give another --output")
     if is_there and not resume:
         raise EvalError(f"{str(folder)!r} holds a training: continue it with --resume, or give another --output")
     with TrainingLog(folder) as log:
@@ -194,7 +194,7 @@ def _is_begun(folder: Path) -> bool:
 
 @contextmanager
 def _explained(folder: Path) -> Iterator[None]:
-    """Says of an end before the last step what stays, and how to go on."""
+    """Report which steps stay after an early end, and how to continue."""
     kept = "all steps that were saved stay"
     try:
         yield
@@ -228,7 +228,7 @@ def _keep_weights(checkpoint: Path, target: Path) -> None:
     """Make the folder of the model from that of the last checkpoint, at once; one that is there is replaced."""
     partial = target.with_name(f".{target.name}")
     shutil.rmtree(partial, ignore_errors=True)  # of a kill
-    # Weights, configuration and tokenizer: without what only a trainer reads.
+    # Weights, configuration and tokenizer, without the trainer's state.
     shutil.copytree(
         checkpoint, partial, ignore=shutil.ignore_patterns("optimizer*", "scheduler*", "rng_state*", "train*")
     )
@@ -378,7 +378,7 @@ class TrainingRun:
 def schedule(count: int, training: TrainOptions, *, seed: int) -> list[str]:
     """The places of the tasks of all steps, a step after the other, each `group` times for TRL's generations.
 
-    Every pass over the tasks has an order of its own. A step's prompts differ; what is left of a pass is left out.
+    Every pass over the tasks has its own order. A step's prompts differ; the remainder of a pass is left out.
     """
     size = min(training.prompts, count)
     places: list[int] = []

@@ -81,10 +81,10 @@ def group_advantages(
 
 
 def turn_advantages(samples: Sequence[TrainingSample]) -> list[NDArray[np.float64]]:
-    """Advantage of every token where turns have rewards: what is earned from its turn on, less a baseline.
+    """Advantage of every token where turns have rewards: the return from its turn on, less a baseline.
 
     A turn earns `reward`, its own `token_rewards`, those of later turns, and those of the rollout's other paths. Its
-    baseline is the mean of what the other rollouts of the group earn from the turn of that number on; one that ended
+    baseline is the mean return of the other rollouts of the group from the turn of that number on; one that ended
     before has its `reward` left. So it does not depend on where a rollout stops, as that of statistics by turn number
     does, which take the mean of a turn's rewards off each decision to go on (verl's issue 7244). Nothing is divided by
     a standard deviation, which would be a bias again.
@@ -135,7 +135,7 @@ def _left_to_earn(paths: Sequence[TrainingSample]) -> list[float]:
 
 
 def weigh_rollouts(samples: Sequence[TrainingSample], *, row_means: bool = False) -> list[TrainingSample]:
-    """The samples with the `loss_weight` under which all rollouts weigh alike, whatever their rows and tokens.
+    """The samples with the `loss_weight` under which all rollouts weigh alike, regardless of their rows and tokens.
 
     A loss with these weights is the mean over rollouts of the mean over their trained tokens, as slime's, times the
     number of tokens (or rows) where the trainer does not divide by it: the weights have mean 1 over these.
@@ -167,7 +167,7 @@ def weigh_rollouts(samples: Sequence[TrainingSample], *, row_means: bool = False
 
 
 def finite_number(reward: object) -> float | None:
-    """A reward as a float, whatever library's number it is; None for one that is missing, NaN or infinite."""
+    """A reward as a float, of any library's number; None for one that is missing, NaN or infinite."""
     if reward is None:
         return None
     try:

@@ -45,7 +45,7 @@ def samples_from_step(
         came (a time-out), or of which no path is trained, is one sample without tokens, which holds its reward.
 
     Raises:
-        TypeError: `result` is something else.
+        TypeError: `result` is not a `StepResult`.
         ValueError: A turn or span with a reward does not exist.
     """
     if not isinstance(result, StepResult):
@@ -85,7 +85,7 @@ def samples_from_model(
     rollout_id: str | None = None,
     experts_shape: tuple[int, int] | None = None,
 ) -> list[TrainingSample]:
-    """The samples of what a model's agents have sampled since its last `reset`, without an environment.
+    """The samples of a model's agents since its last `reset`, without an environment.
 
     Args:
         model: A model with `trajectories` (`SGLangModel`), or with a `token_manager` alone.

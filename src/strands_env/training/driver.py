@@ -79,7 +79,7 @@ async def drive_rollout(
     is_stopping: Callable[[], bool] = lambda: False,
     fatal: tuple[type[Exception], ...] = (),
 ) -> R:
-    """The first attempt that is not lost, else the last one; see `core/attempts.py`.
+    """The first attempt that is not lost, otherwise the last one; see `core/attempts.py`.
 
     Args:
         attempt: Called once for every attempt.
@@ -95,7 +95,7 @@ async def drive_rollout(
             return await attempt()
         except fatal:
             raise
-        except Exception as error:  # the boundary of a rollout: whatever it was, the others go on
+        except Exception as error:  # the boundary of a rollout: the others go on
             return kind(error=error)
 
     def find_loss(rollout: R) -> str | Exception | None:

@@ -176,7 +176,7 @@ def image_inputs(sample: TrainingSample, expander: ProcessorExpander) -> dict[st
 
 
 def image_tensors(sample: TrainingSample, expander: ProcessorExpander) -> dict[str, Any]:
-    """`image_inputs` as torch tensors; raises what it raises."""
+    """`image_inputs` as torch tensors, with the same errors."""
     import torch
 
     return {name: torch.from_numpy(values) for name, values in image_inputs(sample, expander).items()}

@@ -49,11 +49,11 @@ def select_rollouts(
     Args:
         rewards: Of all rollouts of the run.
         read: A sample of the run with its tokens.
-        left: Counts what is left out, by reason.
+        left: Counts the rollouts left out, by reason.
         mixed: Only those of prompts whose rollouts differ in reward.
         whole: None that a limit cut off.
     """
-    # Over all rollouts of the run: what the filters leave out still belongs to its group's mean.
+    # Over all rollouts of the run: those the filters leave out still count in their group's mean.
     groups = [prompt for prompt, _ in rewards]
     values = group_advantages(list(rewards.values()), group_ids=groups, rollout_ids=list(rewards))
     advantages = dict(zip(rewards, values, strict=True))
@@ -88,7 +88,7 @@ def select_rollouts(
 
 
 def sft_row(sample: Any, paths: Sequence[TrainingSample], system_prompt: str | None) -> dict[str, Any]:
-    """Messages and tools as chat templates take them, and the exact ids with labels: what was sampled is learned.
+    """Messages and tools as chat templates take them, and the exact ids with labels: sampled tokens are learned.
 
     `tools` is JSON text, which TRL and slime read as they read a list: readers of columns give each one type.
 

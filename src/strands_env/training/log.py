@@ -2,8 +2,8 @@
 
     {"step":1,"reward":0.31,"loss":0.02,...,"saved":true,"crc":"1a2b3c4d"}
 
-A line with `saved` is written after the step's checkpoint is whole: it is what commits a checkpoint, so a kill at any
-moment leaves the last committed one in place, whatever else lies in the folder.
+A line with `saved` is written after the step's checkpoint is whole, and commits it: a kill at any moment leaves the
+last committed checkpoint in place.
 """
 
 from __future__ import annotations

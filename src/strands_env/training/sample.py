@@ -38,7 +38,7 @@ class TrainingSample:
     """A path of one rollout, prompt and response together.
 
     All per-token arrays have the length of `token_ids`. Nothing is filled in: a log-probability that was not recorded
-    is NaN, a reward that was not given is None; adapters decide what their trainer gets instead.
+    is NaN, a reward that was not given is None; adapters decide the value their trainer gets instead.
 
     Attributes:
         token_ids: int32[tokens], prompt and response.
@@ -67,7 +67,7 @@ class TrainingSample:
         agent_id, role, parent: As of a `Trajectory`.
         end: The end of its rollout. Lost ones are never trained, and have no reward.
         finish_reason: End of the last completion of this path: `stop`, `length`, `abort`, `unknown` or None.
-        metadata: Anything else, JSON values.
+        metadata: Other facts, as JSON values.
     """
 
     token_ids: NDArray[np.int32]
@@ -397,12 +397,12 @@ def save_samples(samples: Iterable[TrainingSample], path: str | Path) -> int:
 
 
 def load_samples(path: str | Path) -> list[TrainingSample]:
-    """Read what `save_samples` wrote.
+    """Read a file of `save_samples`.
 
     Raises:
         ImportError: pyarrow is not installed.
         FileNotFoundError: The file does not exist.
-        ValueError: The file was written by something else, or by another version.
+        ValueError: `save_samples` of this version did not write the file.
     """
     pa, parquet = arrow()
     try:

@@ -51,7 +51,7 @@ def generator_output(
 
     Args:
         trajectory_ids: `trajectory_ids` of the input batch, one per rollout. Needed for `step_wise`.
-        group_ids: Group of every rollout. If None, the `instance_id` of the trajectory ids, else the samples'
+        group_ids: Group of every rollout. If None, the `instance_id` of the trajectory ids, otherwise the samples'
             `group_id`, which a rollout without samples does not have.
         step_wise: Every path is a row, the paths of a rollout together; otherwise one path represents it.
         token_rewards: Per-token rewards instead of one number per row.

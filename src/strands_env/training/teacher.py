@@ -34,7 +34,7 @@ async def score_with_teacher(
     """The samples with a teacher's log-probabilities of every token from the first sampled one on, in their order.
 
     A prefix that samples share, of a forest or of a group, is scored once. The teacher computes the prompt, too, and
-    scores none of it. Its log-probabilities are those of temperature 1, whatever the samples were sampled at.
+    scores none of it. Its log-probabilities are those of temperature 1, regardless of the samples' own.
 
     ```python
     teacher = SGLangClient("http://teacher:30000")
@@ -183,6 +183,6 @@ def _tokenizer_of(teacher: Any) -> Any:
         if name is not None:
             return get_tokenizer(name)
         reason = "it names none"
-    except Exception as error:  # whatever a tokenizer's files or their hub raise
+    except Exception as error:  # errors of a tokenizer's files or of their hub
         reason = f"it names {name!r}, which cannot be loaded ({type(error).__name__}: {error})"
     raise ValueError(f"the tokenizer of the teacher is not known: {reason}; give teacher_tokenizer=")

@@ -61,7 +61,7 @@ def soft_targets(sample: TrainingSample, top_k: int) -> dict[str, Any]:
         raise InvalidSampleError(f"rollout {sample.rollout_id!r} was not scored with top_k={top_k}")
     weights = np.nan_to_num(np.exp(logprobs[1:, :top_k])) * mask  # best first; the prompt has none
     total = weights.sum(axis=1, keepdims=True)
-    # The teacher kept only its likeliest tokens: what is left of its probability is spread over them.
+    # The teacher kept only its likeliest tokens: the remaining probability is spread over them.
     return {
         "target_tokens": np.maximum(ids[1:, :top_k], 0).astype(np.int64),
         "weights": weights / np.where(total > 0, total, 1) * np.float32(sample.loss_weight),

@@ -1,4 +1,4 @@
-"""`RolloutTree`: the samples of a rollout, or of a group, with what they share held and computed once."""
+"""`RolloutTree`: the samples of a rollout, or of a group, with their shared tokens held and computed once."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class RolloutTree:
     Attributes:
         nodes: Parents before children.
         leaves: The last node of each sample, in the order of the samples; None for a sample without tokens.
-        samples: What the samples hold beside their shared arrays: rewards, ends, images, ids.
+        samples: The samples, for their other fields: rewards, ends, images, ids.
 
     Example:
         tree = RolloutTree.of(samples_from_step(result))

@@ -42,7 +42,7 @@ def rollout_output(rollouts: Sequence[Sequence[TrainingSample]]) -> dict[str, li
         "completion_ids": [row.token_ids[row.prompt_length :].tolist() for row in rows],
         "logprobs": [row.full_logprobs()[row.prompt_length :] for row in rows],
         "env_mask": [row.trained_mask()[row.prompt_length :] for row in rows],
-        # TRL asks a reward function of its own; the field carries the environment's rewards there.
+        # TRL asks its own reward function; the field carries the environment's rewards there.
         REWARD_FIELD: [row.reward if row.is_scored else None for row in rows],
     }
 
@@ -75,7 +75,7 @@ def make_rollout_func(
 
 
 def environment_reward(completions: Sequence[Any], **kwargs: Any) -> list[float | None]:
-    """The reward function that returns what the environment gave."""
+    """The reward function that returns the environment's rewards."""
     rewards: list[float | None] = list(kwargs[REWARD_FIELD])
     if len(rewards) != len(completions):
         raise ValueError(f"got {len(rewards)} rewards of the environment for {len(completions)} completions")
@@ -94,7 +94,7 @@ class DisagreementError(RuntimeError):
 
 
 MICRO_BATCH = 4
-"""Most sequences of one backward pass: what bounds the memory."""
+"""Most sequences of one backward pass, which bounds the memory."""
 MAX_GAP = 0.01
 """Nats by which a token's log-probability may differ between sampler and trainer; in float32 they differ by 1e-5."""
 
@@ -133,7 +133,7 @@ def grpo_trainer(
         from trl import GRPOConfig, GRPOTrainer
 
         class ExactTrainer(GRPOTrainer):  # type: ignore[misc]
-            """Measures whether it trains what was sampled."""
+            """Measures how far its log-probabilities are from the sampled ones."""
 
             gap = 0.0
 
@@ -199,7 +199,7 @@ def grpo_trainer(
                 lr_scheduler_type="constant",  # so that more steps may follow
                 temperature=temperature,
                 disable_dropout=True,
-                off_policy_mask_threshold=0.5,  # without vLLM, what makes TRL keep the sampled log-probabilities
+                off_policy_mask_threshold=0.5,  # without vLLM, this makes TRL keep the sampled log-probabilities
                 gradient_checkpointing=False,
                 bf16=False,
                 use_cpu=True,

@@ -28,8 +28,8 @@ def message_nodes(
 ) -> list[dict[str, Any]]:
     """The fields of the `MessageNode`s of one rollout, parents before children.
 
-    The ids of the nodes from a root to a leaf are those of a path. What was sampled in one go is one node and what the
-    environment added in between is one: samples hold tokens, not messages. Nodes that paths share are there once, so
+    The ids of the nodes from a root to a leaf are those of a path. The tokens of one reply are one node, and those the
+    environment added in between are one: samples hold tokens, not messages. Nodes that paths share are there once, so
     that every sampled token is trained once. The teacher's log-probabilities (`score_with_teacher`) are
     `reference_logprobs`, where every sample of the rollout has them.
 

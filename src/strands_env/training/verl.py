@@ -129,7 +129,7 @@ def make_agent_loop(
         make_environment: Called with `model_factory` for every rollout.
         retries: Further attempts of a rollout that was lost to infrastructure.
         experts_shape: `(layers, top_k)` of routed experts, for rows without loss while
-            `rollout.enable_rollout_routing_replay` is on. If None, what the configuration of the model says.
+            `rollout.enable_rollout_routing_replay` is on. If None, that of the model's configuration.
         **model_options: Options of `SGLangModel`.
     """
     with written_for("verl"):
@@ -175,7 +175,7 @@ async def run_rollout(
     Raises:
         ValueError: The prompt has images, cannot be understood, or does not end with a user message; or the environment
             has no reward function.
-        TypeError: `model_options` are wrong. `make_environment` may raise it too, or what else says that code is wrong.
+        TypeError: `model_options` are wrong. `make_environment` may raise it too, as other errors of wrong code.
         InvalidSampleError: A row without loss needs routed experts of unknown shape.
     """
     tokenizer, response_length = loop.tokenizer, int(loop.rollout_config.response_length)
@@ -218,7 +218,7 @@ async def run_rollout(
     if isinstance(rollout.error, _WRONG_CODE):
         raise rollout.error
     result, backend = rollout.result, backends[-1]
-    # A `step` or `rollout` of its own may give a reward, though not every time.
+    # An overridden `step` or `rollout` may give a reward, though not every time.
     own = [getattr(type(environment), name, None) is not getattr(Environment, name) for name in ("rollout", "step")]
     may_score = getattr(environment, "reward_fn", None) is not None or any(own)
     if result is not None and not rollout.end.outcome.is_lost and result.reward is None and not may_score:
@@ -338,7 +338,7 @@ class ServerManagerBackend(Backend):
         params = dict(self._params)
         limits = [params.pop(name, None) for name in _LIMIT_NAMES]
         limits.append(request.max_new_tokens)
-        # verl's bound is for the whole response, the request's for what is left of it.
+        # verl's bound is for the whole response, the request's for the rest of it.
         limit = min((value for value in limits if value is not None), default=None)
         if limit is not None:
             params["max_tokens"] = limit

@@ -37,7 +37,7 @@ from strands_sglang import Limits, SGLangModel, get_client_from_slime_args, get_
 async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
     """Run one rollout and fill slime's sample. For `--custom-generate-function-path`.
 
-    Statuses: COMPLETED and TRUNCATED are trained; ABORTED only while slime is stopping; whatever else happened is
+    Statuses: COMPLETED and TRUNCATED are trained; ABORTED only while slime is stopping; any other end is
     FAILED, with `remove_sample` and a reward of 0 that `reward_post_process` leaves out of all statistics.
 
     Args:
@@ -51,7 +51,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
 
     Raises:
         SlimeConfigError: The configuration is wrong.
-        FailureStreakError: Too many rollouts in a row failed. Everything else is data.
+        FailureStreakError: Too many rollouts in a row failed. All other errors are data.
     """
     return await generate_with(None, args, sample, sampling_params, evaluation)
 
@@ -70,7 +70,7 @@ async def generate_with(state: Any, args: Any, sample: Any, sampling_params: dic
                 fatal=(SlimeConfigError,),
             )
             if call.is_stopping and rollout.end.outcome.is_lost and rollout.end != STOPPED:
-                rollout = SlimeRollout(end=STOPPED)  # slime asks again for what the end of its step has broken
+                rollout = SlimeRollout(end=STOPPED)  # slime asks again for rollouts that the end of its step broke
             try:
                 rows = write(call, rollout)
             except Exception as error:  # the boundary of a rollout, such as facts of a reward that cannot be copied
@@ -117,7 +117,7 @@ async def _attempt(call: RolloutCall) -> SlimeRollout:
 
 
 def _resume(call: RolloutCall) -> Episode | None:
-    """The rollout that waits for this call; none where it broke meanwhile, for then it starts over."""
+    """The rollout that waits for this call; None if it failed meanwhile, and starts over."""
     episode = SESSION.suspended.take(call.key) if call.partial else None
     SESSION.suspended.expire(call.settings.max_suspension)
     if episode is None or episode.has_failed:
@@ -148,8 +148,8 @@ def make_environment(settings: SlimeSettings, model_factory: Any, *, args: Any, 
     """A fresh environment of the settings' factory for one rollout.
 
     Raises:
-        SlimeConfigError: The factory cannot be imported, cannot be called with these arguments, or makes something
-            else. A `TypeError` from inside it (from a class: a `ValueError` too) counts as such until an environment
+        SlimeConfigError: The factory cannot be imported, cannot be called with these arguments, or does not make
+            one. A `TypeError` from inside it (from a class: a `ValueError` too) counts as such until an environment
             was made.
     """
     factory = load(settings.factory)
@@ -180,7 +180,7 @@ def make_environment(settings: SlimeSettings, model_factory: Any, *, args: Any, 
             environment.close()  # or Python warns that it was never awaited
         raise SlimeConfigError(
             f"{settings.factory!r} returned {type(environment).__name__!r}, expected an Environment; a factory is a "
-            "plain function, and move whatever must be awaited to Environment.reset()"
+            "plain function, and move awaited code to Environment.reset()"
         )
     SESSION.working_settings.add(repr(settings))
     return environment
@@ -227,11 +227,11 @@ def _make_model(episode: Episode) -> Any:
 
 
 def _collect(call: RolloutCall, episode: Episode, result: StepResult) -> SlimeRollout:
-    """A rollout that ended: its samples, checked for what slime needs of them, and the pixels of their images."""
+    """A rollout that ended: its samples, checked for the fields slime needs, and the pixels of their images."""
     index = call.sample.index
     samples = samples_from_step(
         result,
-        rollout_id=None if index is None else str(index),  # None: one of its own
+        rollout_id=None if index is None else str(index),  # None: a random one
         experts_shape=call.experts_shape,
         placement=None,
     )
@@ -267,7 +267,7 @@ def _collect(call: RolloutCall, episode: Episode, result: StepResult) -> SlimeRo
 def _check_and_process(
     call: RolloutCall, episode: Episode, result: StepResult, samples: Sequence[TrainingSample]
 ) -> list[Any]:
-    """Check what slime trains on, and process its images: tensors for each sample, None without images.
+    """Check the samples that slime trains, and process their images: tensors for each sample, None without images.
 
     Raises:
         SlimeConfigError: There are images, and nothing processes them.

@@ -46,9 +46,9 @@ def reward_post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float],
     """Raw and group-normalised rewards. For `--custom-reward-post-process-path`.
 
     Groups are those of `group_index` (without it, every `n_samples_per_prompt` rollouts in a row), each rollout
-    (`rollout_id`, else `index`) counts once, and removed samples do not count and get advantage 0, as does a group with
-    fewer than `strands_env_min_usable` usable rollouts. slime's own normalisation treats the whole batch as one group
-    as soon as a rollout gives two samples.
+    (`rollout_id`, otherwise `index`) counts once, and removed samples do not count and get advantage 0, as does a
+    group with fewer than `strands_env_min_usable` usable rollouts. slime's own normalisation treats the whole batch as
+    one group as soon as a rollout gives two samples.
 
     Args:
         args: slime's; `advantage_estimator`, `rewards_normalization` and `grpo_std_normalization` are read.
@@ -241,7 +241,7 @@ def rollout_metrics(args: Any, samples: Iterable[Any]) -> dict[str, float]:
 
     `untrained/other_paths` is the share of sampled tokens that only paths hold which are not exported,
     `untrained/off_policy` of those that `--mask-offpolicy-in-partial-rollout` takes the loss off, `untrained_tokens`
-    the number of those sampled by summaries, tools and whatever else is not meant to be trained.
+    the number of those sampled by summaries, tools and other agents that are not trained.
 
     A mean over nothing is NaN. Elements may be samples or lists of samples.
     """

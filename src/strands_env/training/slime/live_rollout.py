@@ -22,7 +22,7 @@ from strands_sglang.trajectory import FinishType, SamplingMask
 from strands_sglang.trajectory.tokens import common_prefix
 
 POLL_SECONDS = 0.3
-"""Interval at which each running rollout reads slime's flag, which nothing else announces."""
+"""Interval at which each running rollout reads slime's flag; slime does not announce it."""
 
 
 # ---- its life -------------------------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ class HeldError(Exception):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Episode:
-    """A rollout in progress: its task, its abort, its budget, its suspension, and what its models have sampled.
+    """A rollout in progress: its task, its abort, its budget, its suspension, and its models' tokens.
 
     Attributes:
         call: slime's call that waits for it: another one after a suspension.
@@ -85,13 +85,13 @@ class Episode:
 
         Cancelling this call ends the rollout, its cleanup included.
         """
-        if self.suspensions:  # whatever is sampled by now is older than this call
+        if self.suspensions:  # tokens sampled by now are older than this call
             self.earlier_ids.extend(list(path.token_ids) for model in self.models for path in model.trajectories)
         try:
             while not self.running.done():
                 if self.call.is_stopping:
                     if self.call.partial:
-                        self.paused = True  # until slime asks again, whatever its flag says until then
+                        self.paused = True  # until slime asks again, even if the flag is reset before
                         self.suspensions += 1
                     else:
                         await self.cancel()
@@ -133,7 +133,7 @@ class Episode:
             await self.resume.wait()
 
     def take_loss_off_policy(self, source: TrainingSample) -> TrainingSample:
-        """A sample without loss on what is older than a resumption, or that other weights sampled than the last ones.
+        """A sample without loss on tokens older than a resumption, or sampled by other weights than the last ones.
 
         Weights change under a rollout where slime does not stop it for that (fully asynchronous).
         """
@@ -171,11 +171,11 @@ class RolloutBackend(BackendWrapper):
         self._expand = expand
 
     async def ask(self, request: GenerateRequest) -> GenerateAnswer:
-        """A model call, unless slime is stopping or the rollout has sampled what it may.
+        """A model call, unless slime is stopping or the budget of the rollout is used up.
 
         Raises:
             BackendAbortedError: slime is stopping.
-            TokenBudgetReachedError: All paths together have sampled what a rollout may.
+            TokenBudgetReachedError: All paths together have used up the budget of a rollout.
         """
         while True:
             await self._episode.wait(lambda: self._prompt_as_seen(request))

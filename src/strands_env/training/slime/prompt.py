@@ -20,7 +20,7 @@ NO_PROCESSOR = (
     "slime found no processor in --hf-checkpoint, or one that is not supported; strands_env_processor names another "
     "folder"
 )
-"""The reason there is no image expander, and what to do."""
+"""The reason there is no image expander, and the remedy."""
 
 
 def read_prompt(sample: Any, images: Sequence[bytes] | None = None) -> Action:
@@ -122,7 +122,7 @@ def image_expander(call: RolloutCall) -> ProcessorExpander | None:
 
 
 def expand_prompt(expander: ProcessorExpander, ids: Sequence[int], images: Sequence[str]) -> array[int]:
-    """A prompt with every placeholder replaced by what its image expands to."""
+    """A prompt with every placeholder replaced by the tokens of its image."""
     spans = iter(images)
     out: array[int] = array("i")
     for token in ids:

@@ -1,4 +1,4 @@
-"""A rollout as the fields of slime's `Sample`s, and what our hooks read of them. Only `put` changes a sample."""
+"""A rollout as the fields of slime's `Sample`s, and the facts our hooks read from them. Only `put` changes a sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What slime passes to a call of `generate`, and what follows from it: our options, the fork, limits and modes."""
+"""The arguments of a call of `generate`, and the options, fork, limits and modes that follow from them."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class SlimeSettings(BaseModel):
     `reward`, `tool_parser` and `log_dir` may be environment variables instead (`STRANDS_ENV_FACTORY`).
 
     Attributes:
-        factory: Import path of what makes an environment for each rollout: an `Environment` class, called with
-            `model_factory` and `options`; or a function, called with those of `model_factory`, `args`, `sample`,
-            `evaluation` and `options` that its signature names.
+        factory: Import path of the class or function that makes an environment for each rollout: an `Environment`
+            class, called with `model_factory` and `options`; or a function, called with those of
+            `model_factory`, `args`, `sample`, `evaluation` and `options` that its signature names.
         options: Keyword arguments of the environment class.
         reward: Import path of a `RewardFunction` class or a plain function for `reward_func`, where the environment
             has no reward.
@@ -142,7 +142,7 @@ class Trainer:
     Attributes:
         states: Module of `GenerateState`; None where the state comes with the call.
         seed: Sampling parameter with the seed of a call.
-        meta: Field of a raw answer that holds what spans and counters are made of; None for the answer itself.
+        meta: Field of a raw answer that holds the values of spans and counters; None for the answer itself.
         asks_for_top_p: Its server returns the survivors of top-p only where it is asked to.
         policy: Argument with the policy of the router.
         by_key: Policies that keep the requests of a sample on one worker.
@@ -187,15 +187,15 @@ def _trainer_of(package: str) -> Trainer:
 
 
 class RolloutCall:
-    """A call of `generate`: the arguments that slime passed, unchanged, and what follows from them.
+    """A call of `generate`: the arguments that slime passed, unchanged, and the limits and modes that follow.
 
     Args:
         state: slime's `GenerateState`; looked up unless it came with the call.
 
     Attributes:
         state: None outside slime.
-        experts_shape: `(layers, top_k)` where the trainer replays routed experts, else None. An evaluation has none: it
-            samples with its own parameters.
+        experts_shape: `(layers, top_k)` where the trainer replays routed experts, otherwise None. An evaluation has
+            none: it samples with its own parameters.
         keeps_top_p: The trainer replays the survivors of top-p.
         sampled_limit: Tokens that all paths and agents of the rollout sample together; None for no limit.
         partial: Rollouts that are aborted wait to be resumed.
@@ -263,7 +263,7 @@ class RolloutCall:
 
 
 def _problems(args: Any, settings: SlimeSettings, *, evaluation: bool) -> Iterator[str]:
-    """The reasons why every rollout of this configuration would fail or train something else."""
+    """The reasons why every rollout of this configuration would fail, or train other tokens than slime expects."""
     if settings.model_options.get("return_logprob") is False:
         yield "strands_env_model_options: return_logprob must stay on, slime trains on log-probabilities"
     printed = ["--apply-chat-template"] if getattr(args, "apply_chat_template", False) else []

@@ -57,7 +57,7 @@ class SuspendedEpisodes:
         return None
 
     def expire(self, seconds: float) -> None:
-        """End what has waited for longer; 0 for no limit."""
+        """End rollouts that have waited for longer; 0 for no limit."""
         while seconds and self._waiting and time.monotonic() - next(iter(self._waiting.values()))[1] > seconds:
             key, (episode, _) = self._waiting.popitem(last=False)
             logger.warning(
@@ -97,7 +97,7 @@ async def _prove_data(args: Any, seconds: float, reward_fn: Any) -> None:
     proof = await prove_reward(tasks, reward_fn, seconds=seconds, seed=getattr(args, "rollout_seed", None) or 0)
     if proof.is_late:
         logger.warning("seconds=<%g> | too short for the proof of the reward on one task: nothing is proven", seconds)
-    # A reward that gives every answer the same reads something else.
+    # A reward that is the same for every answer does not read the answer.
     if proof.decides and proof.loses and len(proof.ids()) == len(proof.rows) >= FAILED_AT_LEAST:
         raise SlimeConfigError(
             f"all {len(proof.rows)} tasks that were tried fail the proof of their reward, the last for "
@@ -137,7 +137,7 @@ class SlimeSession:
         rollout_failures: Training rollouts that failed in a row.
         reward_failures: Calls of `reward_func` in training that failed in a row: they follow successful rollouts.
         suspended: Rollouts that wait until slime asks again.
-        working_settings: Settings with which an environment was made: what fails with them later is not their fault.
+        working_settings: Settings with which an environment was made: they are not at fault for later failures.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""vime, slime's fork for vLLM: the same functions, with names of its own."""
+"""vime, slime's fork for vLLM: the same functions under its own names."""
 
 from __future__ import annotations
 

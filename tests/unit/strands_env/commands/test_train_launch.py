@@ -104,7 +104,7 @@ def test_without_trl_it_is_one_sentence(missing, data, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        ("results.jsonl", "holds something else than a training: give another --output"),
+        ("results.jsonl", "holds something other than a training: give another --output"),
         ("training.jsonl", "holds a training: continue it with --resume, or give another --output"),
     ],
 )
