@@ -337,7 +337,8 @@ def printed_call(step: StepRenderer, name: str, arguments: Mapping[str, Any], ca
 
 
 _CONTENTS = {Plant.ARGUMENTS_EMPTY: "", Plant.ARGUMENTS_NULL: None}
-_OPENING = re.compile(r"(?:[<\[][|｜]?[\w/]*| \w+=[\w.-]*|[\w.-]+)\Z")
+# A tag, recipient or word at the end of a text that is read backwards: a search for its start would try every place.
+_OPENING = re.compile(r"[\w/]*[|｜]?[<\[]|[\w.-]*=\w+ |[\w.-]+")
 
 
 def _print_turn(step: StepRenderer, turn: ChatMessage, plant: Plant, answer: ChatMessage, end: str) -> str | None:
@@ -366,7 +367,8 @@ def _start(step: StepRenderer, whole: str) -> int:
     try:
         turn: ChatMessage = {"role": "assistant", "content": SENTINEL}
         same = whole[: common_prefix(whole, step.render([_LONE_USER, turn, _LONE_USER], generate=True))]
-        starts.append(len(_OPENING.sub("", same)))  # two tags or recipients may start alike
+        opening = _OPENING.match(same[::-1])  # two tags or recipients may start alike
+        starts.append(len(same) - (opening.end() if opening else 0))
     except Exception:  # nor this
         pass
     return max(starts)

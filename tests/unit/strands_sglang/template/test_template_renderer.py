@@ -274,3 +274,11 @@ def test_printed_call_starts_at_its_own_tag() -> None:
         "{% else %}{% if m.role == 'assistant' %}<|START_TEXT|>{% endif %}{{ m.content }}{% endfor %}</s>{% endfor %}"
     )
     assert renderer(source, stop_tokens=["</s>"]).printed_call("add", {"a": 1}) == '<|START_ACTION|>{"a": 1}'
+
+
+def test_a_long_word_before_a_printed_call_is_read_once() -> None:
+    """Searched from each of its places, a word of this length would not be read in a day."""
+    described = {"name": "add", "description": "x" * 1_000_000, "parameters": {}}
+    source = "{{ tools | tojson }}\n" + CHATML
+    printed = renderer(source, tools=[{"type": "function", "function": described}]).printed_call("add", {"a": 1})
+    assert printed is not None and printed.strip("\n").startswith("<tool_call>")
