@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -41,6 +42,14 @@ BENCHMARKS = {
     "containers": "containers --kills 500",
 }
 """Names of figures, and the benchmark that prints them with its arguments."""
+SHOWN = {
+    "fast_paths": "saves",
+    "many_rollouts": "rollouts|turns_per_s|cpu_ms|added_ms|peak_mb|kb_per|local|processes|ray",
+    "grading": "all|seconds",
+    "chaos": "rollouts|equal|requests|sent|tokens|left|faults",
+    "peers": "sampled|exact|twice|lost|thrown|rows|cpu",
+}
+"""Rows that a page shows, by how their names begin, where it does not show all."""
 WIDEST = 8  # columns; a wider table is turned on its side
 MOST = 12  # columns of a table that is shown; a wider one stays in the results
 
@@ -113,14 +122,15 @@ def flat(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
             yield before + name, value
 
 
-def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table with a row for each object; on its side where it would be too wide, empty where that is too wide."""
+def markdown_table(rows: Sequence[Mapping[str, Any]], shown: str = "") -> str:
+    """A table with a row for each object, or those shown; on its side where it is too wide, empty if still too wide."""
     flattened = [dict(flat(row)) for row in rows]
     names = list(dict.fromkeys(name for row in flattened for name in row))
     grid = [names, *([cell(row.get(name)) for name in names] for row in flattened)]
     if len(names) > WIDEST:
         grid = [list(column) for column in zip(*grid, strict=True)]
     head, *body = grid
+    body = [line for line in body if re.match(shown, line[0])] or body
     if len(head) > MOST:
         return ""
     lines = [head, ["---"] * len(head), *body]
@@ -152,13 +162,11 @@ def section(name: str, figures: Mapping[str, Any]) -> str:
             single[key] = value
     about = "".join(f", {key} {cell(value)}" for key, value in single.items() if value not in ("", None))
     parts = [f"`{figures['command']}` at {taken['commit']}: {taken['cpu']}, load {taken['load_before']:g}{about}."]
-    shown = {key: text for key, rows in tables.items() if (text := markdown_table(rows))}
+    shown = {key: text for key, rows in tables.items() if (text := markdown_table(rows, SHOWN.get(name, "")))}
     parts += [
         f"{key}:\n\n{text}" if len(tables) > 1 and not text.startswith(f"| {key} ") else text
         for key, text in shown.items()
     ]
-    if left := [f"`{key}`" for key in tables if key not in shown]:
-        parts.append(f"Wider tables are in `benchmarks/results/{name}.json`: {', '.join(left)}.")
     return "\n\n".join(parts)
 
 

@@ -78,8 +78,8 @@ def test_no_field_of_a_vendors_client_is_without_a_fate(path: str) -> None:
 
 
 def test_the_documentation_has_the_tables_of_the_code() -> None:
-    page = (Path(__file__).parents[4] / "docs/gateway.md").read_text(encoding="utf-8")
-    section = page.partition("### Fields of requests\n")[2].partition("\n## ")[0]
+    page = (Path(__file__).parents[4] / "docs/reference/gateway.md").read_text(encoding="utf-8")
+    section = page.partition("## Fields of requests\n")[2].partition("\n## ")[0]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")][1:]
     told = {row[0].strip("| "): [set(re.findall("`([^`]+)`", cell)) for cell in row[1:]] for row in rows}
     assert told == {
