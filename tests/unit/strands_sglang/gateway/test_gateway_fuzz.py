@@ -19,8 +19,8 @@ DEEP: Any = "x"
 for _ in range(900):
     DEEP = [DEEP]
 VALUES: list[Any] = [
-    None, True, 5, -1, 0.5, 10**30, 10**400, "", "text", "\ud800", "\r\n\x00", "x" * 5000, [], [5], ["text"], [[]], {},
-    {"a": 5}, {"type": "text"}, {"type": 5}, DEEP, {"a": DEEP},
+    None, True, 5, -1, 0.5, 10**400, "", "text", "\r\n\x00", "x" * 5000, [], [5], ["text"], [[]], {}, {"a": 5},
+    {"type": "text"}, {"type": 5},
 ]  # fmt: skip
 FOUND = {"type": "tool_reference", "tool_name": "fetch"}
 PIXEL = "data:image/png;base64,AAAA"
@@ -149,12 +149,12 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(item, (*at, key))
 
 
-def with_value(body: dict[str, Any], at: tuple[Any, ...], value: Any) -> dict[str, Any]:
+def with_value(body: Any, at: tuple[Any, ...], value: Any) -> Any:
     """The body with another value at one place."""
-    changed = holder = copy.deepcopy(body)
-    for key in at[:-1]:
-        holder = holder[key]
-    holder[at[-1]] = value
+    if not at:
+        return value
+    changed = copy.copy(body)
+    changed[at[0]] = with_value(body[at[0]], at[1:], value)
     return changed
 
 
@@ -204,53 +204,49 @@ async def test_any_value_in_an_image_is_refused(path: str) -> None:
         await assert_never_fails(r, path, {"model": "m", history: [{"role": "user", content: [IMAGES[path]]}]})
 
 
-@pytest.mark.parametrize("body", [b"", b"null", b"[]", b"5", b'"x"', b"{", b"\xff\xfe", b"[" * 2000, b'{"a":' * 2000])
+# What no place of a body may hold, and text that is mended wherever it stands.
+DEEPER, HALF = json.dumps({"x": DEEP}).encode(), json.dumps({"\ud800": "\ud800"}).encode()
+
+
 @pytest.mark.parametrize("path", [*BODIES, "sessions"])
-async def test_a_body_of_another_form_is_refused(path: str, body: bytes) -> None:
+async def test_a_body_of_another_form_is_refused(path: str) -> None:
     async with rig(replay()) as r:
         url = f"{r.gateway.url}/sessions" if path == "sessions" else f"{r.session.anthropic_url}{path}"
-        async with r.http.post(url, data=body, headers={**r.headers, "Content-Type": "application/json"}) as response:
-            assert response.status == (201 if path == "sessions" and not body else 400)
+        headers = {**r.headers, "Content-Type": "application/json"}
+        for body in (b"", b"null", b"[]", b"5", b'"x"', b"{", b"\xff\xfe", b"[" * 2000, b'{"a":' * 2000, DEEPER, HALF):
+            async with r.http.post(url, data=body, headers=headers) as response:
+                assert response.status == (201 if path == "sessions" and not body else 400), body[:20]
         await assert_alive(r)
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"Authorization: Bearer \xff\xfe",
-        b"x-api-key: \xe9",
-        b"Host: [::1",
-        b"Host: \xff",
-        b"Origin: http://[::1",
-        b"User-Agent: \xff\xfe\xfd/1.0",
-        b"x-claude-code-agent-id: \xff\xfe",
-        b'x-codex-turn-metadata: {"agent_name": "\xff"}',
-        b"x-codex-turn-metadata: " + b"[" * 5000,
-        b"x-stainless-retry-count: " + b"1" * 5000,
-        "x-stainless-retry-count: ²".encode(),
-        b"Content-Type: \xff",
-        b"Content-Encoding: \xff",
-        b"Accept: \xff",
-    ],
-)
+HEADS = [
+    b"Authorization: Bearer \xff\xfe", b"x-api-key: \xe9", b"Host: [::1", b"Host: \xff", b"Origin: http://[::1",
+    b"User-Agent: \xff\xfe\xfd/1.0", b"x-claude-code-agent-id: \xff\xfe",
+    b'x-codex-turn-metadata: {"agent_name": "\xff"}', b"x-codex-turn-metadata: " + b"[" * 5000,
+    b"x-stainless-retry-count: " + b"1" * 5000, "x-stainless-retry-count: ²".encode(), b"Content-Type: \xff",
+    b"Content-Encoding: \xff", b"Accept: \xff",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("target", ["/v1/chat/completions", "/v1/models/%FF\xff", "sessions", "sessions/%FF"])
-async def test_odd_headers_and_paths_are_served_or_refused(head: bytes, target: str) -> None:
+async def test_odd_headers_and_paths_are_served_or_refused(target: str) -> None:
     body = b'{"messages": [{"role": "user", "content": "Hi"}]}'
     async with rig(replay(), auto_sessions=True) as r:
         path = f"/{target}" if target.startswith("sessions") else f"/s/{r.session.id}{target}"
         method = "POST" if target.startswith("/v1/chat") else "GET"
-        lines = [f"{method} {path} HTTP/1.1".encode("latin-1"), head, b"Connection: close"]
-        for name, value in (
-            (b"Host", b"localhost"), (b"Authorization", b"Bearer " + r.session.key.encode()),
-            (b"Content-Type", b"application/json"), (b"Content-Length", str(len(body)).encode()),
-        ):  # fmt: skip
-            if not head.lower().startswith(name.lower() + b":"):
-                lines.append(name + b": " + value)
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(r.gateway.url.rpartition(":")[2]))
-        writer.write(b"\r\n".join(lines) + b"\r\n\r\n" + body)
-        status = int((await reader.read()).split()[1])
-        writer.close()
-        assert status < 500
+        for head in HEADS:
+            lines = [f"{method} {path} HTTP/1.1".encode("latin-1"), head, b"Connection: close"]
+            for name, value in (
+                (b"Host", b"localhost"), (b"Authorization", b"Bearer " + r.session.key.encode()),
+                (b"Content-Type", b"application/json"), (b"Content-Length", str(len(body)).encode()),
+            ):  # fmt: skip
+                if not head.lower().startswith(name.lower() + b":"):
+                    lines.append(name + b": " + value)
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(r.gateway.url.rpartition(":")[2]))
+            writer.write(b"\r\n".join(lines) + b"\r\n\r\n" + body)
+            status = int((await reader.read()).split()[1])
+            writer.close()
+            assert status < 500, head
         await assert_alive(r)
 
 
