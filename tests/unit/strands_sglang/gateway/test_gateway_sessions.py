@@ -16,6 +16,7 @@ import struct
 import sys
 import urllib.request
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -28,12 +29,15 @@ import pytest
 
 from strands_sglang.__main__ import main as command_line
 from strands_sglang.commands import gateway as command
+from strands_sglang.conversation.history_reader import HistoryReader
 from strands_sglang.exceptions import SGLangThrottledError
-from strands_sglang.gateway import Gateway
+from strands_sglang.gateway import Gateway, session_log
 from strands_sglang.gateway.canonical import Canon, MessagePlacement
 from strands_sglang.gateway.connection import Connection
+from strands_sglang.gateway.dialects import anthropic_messages
 from strands_sglang.gateway.session_table import SessionTable
-from strands_sglang.trajectory import Call, Message, Result
+from strands_sglang.trajectory import Call, Message, Result, history
+from strands_sglang.trajectory.history import Follower
 from tests.provider_support import Replay, completion, tokenizer
 from tests.unit.gateway_support import (
     ANTHROPIC_TOOLS,
@@ -52,6 +56,44 @@ USER = {"role": "user", "content": "Hi"}
 
 def assistant(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
+
+
+# ---- histories ------------------------------------------------
+
+
+async def test_a_request_looks_its_history_up_once_and_handles_its_new_messages_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Counted in the tenth request as in the third, with a log: read, arranged, followed, written down."""
+    counts: Counter[str] = Counter()
+
+    def count(owner: Any, name: str) -> None:
+        plain = getattr(owner, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            counts[name] += 1
+            return plain(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    for owner, name in (
+        (HistoryReader, "read_items"), (anthropic_messages, "_read_message"), (Canon, "_add_reply"),
+        (Canon, "_add_user"), (history, "digest_after"), (Follower, "_turns_at"), (session_log, "to_json"),
+    ):  # fmt: skip
+        count(owner, name)
+    async with rig(Replay([completion(f"So.{CALL}")], cycle=True), state=tmp_path) as r:
+        messages: list[Any] = [USER]
+        for number in range(10):
+            counts.clear()
+            content = (await r.messages(messages, tools=ANTHROPIC_TOOLS))["content"]
+            result = {"type": "tool_result", "tool_use_id": content[-1]["id"], "content": "3"}
+            messages += [{"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
+            if number == 2:
+                third = counts.copy()
+        assert_prefix(r)
+    assert counts == third
+    assert (counts["read_items"], counts["_read_message"]) == (1, 2)
+    assert (counts["_add_reply"], counts["_add_user"], counts["_turns_at"]) == (1, 1, 1)
 
 
 # ---- repeated requests ------------------------------------------------
