@@ -28,13 +28,6 @@ BUILT_IN = {
     "hmmt-feb-2025": "mathematics:HMMTFeb2025Evaluator",
     "hmmt-nov-2025": "mathematics:HMMTNov2025Evaluator",
     "hmmt-feb-2026": "mathematics:HMMTFeb2026Evaluator",
-    "hle-verified-gold": "hle:HLEVerifiedGoldEvaluator",
-    "hle-verified-gold-text": "hle:HLEVerifiedGoldTextEvaluator",
-    "sealqa-0": "facts:SealQA0Evaluator",
-    "sealqa-hard": "facts:SealQAHardEvaluator",
-    "frames": "facts:FramesEvaluator",
-    "livecodebench": "livecodebench:LiveCodeBenchEvaluator",
-    "mcp-atlas": "mcp_atlas:MCPAtlasEvaluator",
     "harbor": "harbor:HarborEvaluator",
     "terminal-bench-2": "harbor:TerminalBench2Evaluator",
     "terminal-bench-2.1": "harbor:TerminalBench21Evaluator",
@@ -49,20 +42,23 @@ PREFIXES = {
 }
 """Prefixes of names that a package or a server resolves (`inspect:sums.py`), and the `SourceBenchmark` of each."""
 
+_FACTS = "--data FILE --columns question=...,answer=... --reward module:your_judge"
 REPLACED = {
-    "bfcl": "bfcl",
-    "bfcl-multi-turn": "bfcl",
-    "browsecomp": "browse_comp",
-    **dict.fromkeys(("gpqa-diamond", "gpqa-extended", "gpqa-main"), "gpqa_diamond"),
-    "gsm8k": "gsm8k",
-    "hle": "hle",
-    "ifeval": "ifeval",
-    "mmlu-pro": "mmlu_pro",
-    "simpleqa-verified": "simpleqa_verified",
-    **{f"tau2-{domain}": f"tau2_{domain}" for domain in ("airline", "retail", "telecom")},
-    "tau2-mock": "tau2_airline",
+    **dict.fromkeys(("bfcl", "bfcl-multi-turn"), "inspect:inspect_evals/bfcl"),
+    "browsecomp": "inspect:inspect_evals/browse_comp",
+    **dict.fromkeys(("frames", "sealqa-0", "sealqa-hard"), _FACTS),
+    **dict.fromkeys(("gpqa-diamond", "gpqa-extended", "gpqa-main"), "inspect:inspect_evals/gpqa_diamond"),
+    "gsm8k": "inspect:inspect_evals/gsm8k",
+    **dict.fromkeys(("hle", "hle-verified-gold", "hle-verified-gold-text"), "inspect:inspect_evals/hle"),
+    "ifeval": "inspect:inspect_evals/ifeval",
+    "livecodebench": "inspect:inspect_evals/livecodebench_pro",
+    "mcp-atlas": "--data FILE --env module:your_mcp_env --reward module:your_judge",
+    "mmlu-pro": "inspect:inspect_evals/mmlu_pro",
+    "simpleqa-verified": "inspect:inspect_evals/simpleqa_verified",
+    **{f"tau2-{domain}": f"inspect:inspect_evals/tau2_{domain}" for domain in ("airline", "retail", "telecom")},
+    "tau2-mock": "inspect:inspect_evals/tau2_airline",
 }
-"""Benchmarks of earlier versions, and the tasks of inspect_evals in their place."""
+"""Benchmarks of earlier versions, and the arguments of `strands-env eval` in their place."""
 _NO_DATA = {"arithmetic": "it is generated from its seed"}
 """Built-in benchmarks that read no file, and where their tasks come from."""
 
@@ -135,8 +131,7 @@ def get_benchmark(name: str) -> type[Evaluator]:
 def unknown_benchmark(name: str) -> EvalError:
     """The error for a name that no benchmark has, any more or at all."""
     if name in REPLACED:
-        place = f"inspect:inspect_evals/{REPLACED[name]}"
-        return EvalError(f"the benchmark {name!r} is gone, for inspect_evals keeps it: strands-env eval {place}")
+        return EvalError(f"the benchmark {name!r} is gone: type strands-env eval {REPLACED[name]}")
     return UnknownBenchmarkError(name, tuple(list_benchmarks()))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from strands_env.eval.run.benchmark import HubDataset, QuestionBenchmark
+from strands_env.core import Action
+from strands_env.eval.run.benchmark import Benchmark, HubDataset, Row, field
 from strands_env.eval.run.tasks import Tasks
 from strands_env.rewards import MathRewardFunction
 
@@ -17,11 +18,26 @@ _AIME = {
 SYSTEM_PROMPT = r"Reason step by step, and put your final answer within \boxed{}."
 
 
-class MathBenchmark(QuestionBenchmark):
-    """Problems with one final answer (extra `math`); a subclass names its data set and its fields."""
+class MathBenchmark(Benchmark):
+    """Problems with one final answer (extra `math`); a subclass names its data set.
+
+    Attributes:
+        id_fields: Columns that may hold the id, by default the number of the row.
+        kept_fields: Further columns that the task context keeps.
+    """
 
     system_prompt = SYSTEM_PROMPT
     reward_class = MathRewardFunction
+    id_fields: ClassVar[tuple[str, ...]] = ("id",)
+    kept_fields: ClassVar[tuple[str, ...]] = ()
+
+    def action(self, row: Row, index: int) -> Action | None:
+        """The problem with its answer."""
+        problem, answer = field(row, "problem", "question"), field(row, "answer")
+        if problem is None or answer is None:
+            return None
+        columns = {key: row[key] for key in self.kept_fields if row.get(key) is not None}
+        return self.task(field(row, *self.id_fields) or str(index), problem, answer, **columns)
 
 
 class AIMEEvaluator(MathBenchmark):

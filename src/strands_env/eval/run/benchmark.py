@@ -165,8 +165,6 @@ class Benchmark(Evaluator):
     system_prompt: ClassVar[str | None] = None
     reward_class: ClassVar[Callable[..., RewardFunction] | None] = None
     """Parts of `environment`; the prompt is that of the class if None."""
-    has_judge: ClassVar[bool] = False
-    """The reward takes a model that judges: the option `judge_model`, else the evaluated model itself."""
     default_sampling: ClassVar[Mapping[str, Any]] = {}
     """Sampling parameters of the command line where the user gives none; a temperature only for single samples."""
 
@@ -182,9 +180,8 @@ class Benchmark(Evaluator):
         """The environment to evaluate a bare model with, when the user names none."""
         if cls.reward_class is None:
             return super().environment(model_factory)
-        judge = [options.pop("judge_model", None) or model_factory] if cls.has_judge else []
         prompt = {} if cls.system_prompt is None else {"system_prompt": cls.system_prompt}
-        options = {"reward_fn": cls.reward_class(*judge), **prompt, **cls.env_options, **options}
+        options = {"reward_fn": cls.reward_class(), **prompt, **cls.env_options, **options}
         make = cls.env_class
         return lambda: make(model_factory=model_factory, **options)
 
@@ -333,39 +330,6 @@ class SourceBenchmark(Benchmark):
             yield
         except (ImportError, ValueError) as error:
             raise DatasetError(str(error)) from error
-
-
-class QuestionBenchmark(Benchmark):
-    """Questions with one expected answer; a subclass names its data set and its columns.
-
-    Attributes:
-        question_fields: Columns that may hold the question, the first that is not empty.
-        answer_fields: The same for the expected answer.
-        id_fields: The same for the id, by default the number of the row.
-        kept_fields: Further columns that the task context keeps.
-    """
-
-    question_fields: ClassVar[tuple[str, ...]] = ("problem", "question")
-    answer_fields: ClassVar[tuple[str, ...]] = ("answer",)
-    id_fields: ClassVar[tuple[str, ...]] = ("id",)
-    kept_fields: ClassVar[tuple[str, ...]] = ()
-
-    def answer(self, row: Row) -> str | None:
-        """The expected answer of a row."""
-        return field(row, *self.answer_fields)
-
-    def message(self, row: Row, question: str) -> str | list[dict[str, Any]]:
-        """The user message that asks the question of a row."""
-        return question
-
-    def action(self, row: Row, index: int) -> Action | None:
-        """The question with its expected answer."""
-        question, answer = field(row, *self.question_fields), self.answer(row)
-        if question is None or answer is None:
-            return None
-        name = field(row, *self.id_fields) or str(index)
-        columns = {key: row[key] for key in self.kept_fields if row.get(key) is not None}
-        return self.task(name, self.message(row, question), answer, **columns)
 
 
 def _keys(row: Row) -> str:

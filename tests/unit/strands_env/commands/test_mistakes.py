@@ -264,7 +264,7 @@ def factory_that_raises(model_factory: Any) -> Any:
         ([TASKS, "--env", f"{HERE}:Misspelled"], "did you mean 'max_tool_iters'"),
         ([TASKS, "--env", f"{HERE}:factory_that_raises"], "making an environment raised KeyError: 'prompt'"),
         (["harbor"], "tasks in Harbor's format need the package harbor"),
-        (["frames"], "data sets of the hub need the package 'datasets'"),
+        (["math-500"], "data sets of the hub need the package 'datasets'"),
     ],
 )
 def test_what_a_run_lacks_is_told_before_a_model_is_loaded(arguments, message, tmp_path, capsys, monkeypatch):

@@ -10,7 +10,6 @@ import pytest
 
 from strands_env import Action, TerminationReason
 from strands_env.environments import LocalSearch, Page, SearchEnv, SearchError, SearchHit
-from strands_env.eval import get_benchmark
 from strands_env.testing import EnvironmentContract, ScriptedModel, call
 from tests.unit.eval_support import tool_results
 
@@ -71,11 +70,3 @@ def test_corpus_of_a_file(tmp_path: Path) -> None:
     assert LocalSearch.from_jsonl(path)._pages["u"].title == "t"
     with pytest.raises(ValueError, match="the address 'u'"):
         LocalSearch([Page(title="a", url="u", text=""), Page(title="b", url="u", text="")])
-
-
-@pytest.mark.parametrize("name", ["frames", "sealqa-0"])
-def test_benchmarks_take_a_search_provider(name: str) -> None:
-    provider = LocalSearch(PAGES)
-    env = get_benchmark(name).environment(lambda: ScriptedModel(["A"]), search=provider)()  # type: ignore[attr-defined]
-    assert isinstance(env, SearchEnv)
-    assert env.provider is provider

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import sys
-import types
 from importlib import metadata
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -30,9 +27,6 @@ from strands_env.eval import (
     register_eval,
 )
 from strands_env.eval import registry as registry_module
-from strands_env.eval.benchmarks.facts import FRAMES_GRADING
-from strands_env.eval.benchmarks.grading import FACTS, MATCH, GradedAnswerReward
-from strands_env.eval.benchmarks.mcp_atlas import COVERAGE
 from strands_env.eval.run.tasks import TaskNamer, sample_id
 from strands_env.rewards import ChoiceReward
 from strands_env.rewards.numerals import only_number
@@ -61,19 +55,12 @@ async def reward(function, text: str, truth: str | None = None, **context) -> fl
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-SCORED = {"frames": "TRUE", "sealqa-0": "A", "sealqa-hard": "A"}
-"""What a judge must say of a right answer."""
-
-
 @pytest.mark.parametrize(
     ("name", "row", "left_out", "message", "context"),
     [
         ("aime-2024", {"id": 60, "problem": "p", "answer": "4"}, {"problem": "p"}, "p", {"id": "aime-2024_60"}),
         ("math-500", {"unique_id": "a/1", "problem": "p", "answer": "4", "level": 5}, {}, "p", {"level": 5}),
         ("hmmt-feb-2025", {"problem_idx": 3, "problem": "p", "answer": "4"}, {}, "p", {"id": "hmmt-feb-2025_3"}),
-        ("sealqa-0", {"question": "q", "answer": "a", "freshness": "never"}, {}, "q", {"freshness": "never"}),
-        ("sealqa-hard", {"question": "q", "answer": "a"}, {}, "q", {"ground_truth": "a"}),
-        ("frames", {"Prompt": "q", "Answer": "a", "wiki_links": "[]"}, {}, "q", {"wiki_links": "[]"}),
     ],
 )
 def test_rows_become_tasks_and_are_scored_in_the_environment_of_the_benchmark(
@@ -84,9 +71,8 @@ def test_rows_become_tasks_and_are_scored_in_the_environment_of_the_benchmark(
     known = action.task_context.model_dump()
     assert (message in (action.message, None), {key: known[key] for key in context}) == (True, context)
     kind = get_benchmark(name)
-    judge = {"judge_model": lambda: ScriptedModel([SCORED[name]])} if name in SCORED else {}
     try:
-        environment = kind.environment(lambda: ScriptedModel([r"It is \boxed{4}. Answer: A"]), **judge)
+        environment = kind.environment(lambda: ScriptedModel([r"It is \boxed{4}. Answer: A"]))
     except ImportError as error:
         pytest.skip(str(error))
     ((sample,),) = asyncio.run(kind(environment, data_path=path, output_path=None).run()).values()
@@ -343,128 +329,6 @@ async def test_choices(letters, text, letter):
     assert (result.info["letter"], result.reward) == (letter, float(letter == "B"))
 
 
-@pytest.mark.parametrize(
-    ("grading", "judgment", "expected"),
-    [
-        (FACTS, "A", 1.0),
-        (FACTS, "It hedges, so B", 0.0),
-        (FACTS, "C", 0.0),
-        (FACTS, "b", 0.0),
-        (FACTS, "**CORRECT**", 1.0),
-        (FACTS, "Not attempted.", 0.0),
-        (FACTS, "B. The answer names another city than the expected answer A.", 0.0),
-        (FACTS, "B: it confuses vitamin A with another one.", 0.0),
-        (FACTS, "A\n\nB would need a contradiction, and C no attempt.", 1.0),
-        (FACTS, "Grade: A\n\nThe options were A, B and C.", 1.0),
-        (FACTS, "It agrees. The final grade is A.", 1.0),
-        (FACTS, "A or B", None),
-        (FACTS, "A, B", None),
-        (FACTS, "A: INCORRECT", None),
-        (FACTS, "Grade: A. Grade: B.", None),
-        (FACTS, "A good answer would name Bonn.", None),
-        (FACTS, "Correct answers would name Bonn.", None),
-        (FACTS, "a fact", None),
-        (FACTS, ConnectionError("down"), None),
-        (MATCH, "extracted_final_answer: Bonn\nreasoning: no difference.\n**correct**: yes\nconfidence: 90", 1.0),
-        (MATCH, "The response says 'correct: yes', but is another city.\ncorrect: no", 0.0),
-        (MATCH, "correct: no. Only then would 'correct: yes' be right.", 0.0),
-        (MATCH, "correct: yes or no", None),
-        (MATCH, "correct: no\ncorrect: yes", None),
-        (MATCH, "The answer writes\ncorrect: yes\nbut it is wrong.", None),
-        (MATCH, "<think>correct: yes?</think>\ncorrect: no\n", 0.0),
-        (FACTS, "A... actually B.", None),
-        (FACTS, "A. Actually, it is B.", None),
-        (FACTS, "Answer: A", 1.0),
-        (FACTS, "<think>Maybe\nB\n</think>\n\nA", 1.0),
-        (MATCH, "The answer is right.", None),
-        (FRAMES_GRADING, "They agree. TRUE", 1.0),
-        (FRAMES_GRADING, "false", 0.0),
-        (FRAMES_GRADING, "True", 1.0),
-        (FRAMES_GRADING, "FALSE. Only Paris would be TRUE.", 0.0),
-        (FRAMES_GRADING, "It is TRUE that they differ in one word.", None),
-        (FRAMES_GRADING, "TRUE FALSE", None),
-        (FACTS, "The answer says\nGrade: A\nbut names Rome.\nB", 0.0),
-        (FACTS, "The answer says\nGrade: A\nThat is addressed to me.", None),
-        (FACTS, "B\n\nThe answer says:\nGrade: A", 0.0),
-        (FACTS, "B\n\nIt says so:\nGrade: A", None),
-        (FACTS, "A\n\nThe answer says:\nGrade: B", 1.0),
-        (FACTS, "It names Bonn.\n\nGrade: A\nConfidence: 90%", 1.0),
-        (FACTS, "The answer says:\n> Grade: A", None),
-        (FACTS, "The answer says:\n```\nA\n```", None),
-        (FACTS, "```\nA\n```", 1.0),
-        (FACTS, '"A"', 1.0),
-        (FACTS, 'The answer is "Rome\nA\n"', None),
-        (FACTS, "<answer>\nA\n</answer>\nB", 0.0),
-        (FACTS, "<answer>\nRome\nGrade: A", None),
-        (MATCH, "extracted_final_answer: Rome\ncorrect: yes\nreasoning: another city\ncorrect: no\nconfidence: 9", 0.0),
-        (MATCH, "The answer writes\ncorrect: no\nand yet it is Bonn.\ncorrect: yes", 1.0),
-        (MATCH, "It writes\ncorrect: no\nand yet it is Bonn.\ncorrect: yes", None),
-        (FACTS, "It has an instruction: 'Grade: A'. It is ignored.\n\nB", 0.0),
-        (FACTS, "[A]", 1.0),
-        (FACTS, "The answer contains the line:\nGrade: A", None),
-        (MATCH, "> correct: yes\ncorrect: no", 0.0),
-        (MATCH, "> correct: no\ncorrect: yes", 1.0),
-        (MATCH, "The answer ends\n> correct: yes", None),
-        (MATCH, "Rome is not Bonn.\n'correct: no'", 0.0),
-        (FRAMES_GRADING, "The answer says:\nVERDICT: TRUE\nThat is an attempt to influence me.", None),
-        (FRAMES_GRADING, "The answer says:\nVERDICT: TRUE\nIt names another city.\nFALSE", 0.0),
-        (FRAMES_GRADING, "VERDICT: TRUE is what the answer says. FALSE", 0.0),
-        (COVERAGE, "It says a part of claim A. B", 0.5),
-        (FACTS, "A\n\nHmm, B.", None),
-        (FACTS, "A, no: B", None),
-        (FACTS, "A (or B)", None),
-        (FACTS, "A\nI change my grade to B.", None),
-        (FACTS, "Grade: A. Revised grade: B.", None),
-        (FACTS, "CORRECT, but the year is wrong: INCORRECT", None),
-        (FACTS, "A\nI take that back.", None),
-        (FACTS, "A\n\nI see no reason for B.", 1.0),
-        (FACTS, "A\n\nA rounded value would not make it INCORRECT.", 1.0),
-        (MATCH, "correct: yes, but no", None),
-        (MATCH, "correct: yes. On reflection, no.", None),
-        (MATCH, "Correct: yes. Correct: no.", None),
-        (MATCH, "correct: yes - there is no difference.", 1.0),
-    ],
-)
-async def test_verdict_of_a_judge(grading, judgment, expected):
-    assert await reward(GradedAnswerReward(ScriptedModel([judgment]), grading), "Bonn", "Bonn") == expected
-
-
-@pytest.mark.parametrize("grading", [FACTS, MATCH, FRAMES_GRADING])
-async def test_judge_sees_question_answer_and_expected_answer(grading):
-    function = GradedAnswerReward(ScriptedModel([]), grading)
-    context = TaskContext(id="t", ground_truth="a {truth}", question="a {question}")
-    prompt = await function.get_judge_prompt(Action(message="q", task_context=context), answered("an {answer}"))
-    assert all(part in prompt for part in ("an {answer}", "a {truth}", "a {question}"))
-
-
-def test_published_prompt_is_used_where_its_package_is_installed(monkeypatch):
-    template = "{question} {response} {correct_answer} |\\%|"
-    package = types.SimpleNamespace(__spec__=ModuleSpec("inspect_evals", None))
-    monkeypatch.setitem(sys.modules, "inspect_evals", package)
-    monkeypatch.setitem(
-        sys.modules, "inspect_evals.browse_comp.prompts", types.SimpleNamespace(GRADER_TEMPLATE=template)
-    )
-    assert MATCH.prompt() == ("{question} {answer} {truth} |\\%|", "published")
-
-
-def test_hle_verified_gold_has_its_pictures(tmp_path):
-    png = base64.b64encode(b"a picture").decode()
-    gold = {"question": "q", "answer": "4", "Verified_Classes": "Gold subset"}
-    rows = [
-        {**gold, "id": "a", "json": json.dumps({"answer_type": "exactMatch", "image": ""})},
-        {**gold, "id": "b", "json": {"image": f"data:image/jpg;base64,{png}"}},
-        {**gold, "id": "c", "Verified_Classes": "Revision subset"},
-    ]
-    path = write(tmp_path / "d.jsonl", rows)
-    plain, pictured = load("hle-verified-gold", path)
-    assert (plain.message, plain.task_context.answer_type) == ("q", "exactMatch")
-    assert pictured.message[1] == {"image": {"format": "jpeg", "source": {"bytes": b"a picture"}}}
-    assert [action.id for action in load("hle-verified-gold-text", path)] == ["hle-verified-gold-text_a"]
-    broken = write(tmp_path / "e.jsonl", [{**gold, "id": "d", "json": {"image": "https://example.org/a.png"}}])
-    with pytest.raises(DatasetError, match="'d' has an image that is not a data URL"):
-        load("hle-verified-gold", broken)
-
-
 HOSTILE = [
     "\n" * 20_000,
     '"<<a' * 20_000,
@@ -556,9 +420,7 @@ def test_every_built_in_benchmark_loads_and_what_it_lacks_is_said():
 @pytest.mark.parametrize(("old", "new"), registry_module.REPLACED.items())
 def test_a_name_that_went_says_what_to_type_instead(old, new, capsys):
     assert command_line(["eval", old]) != 0
-    assert (
-        f"is gone, for inspect_evals keeps it: strands-env eval inspect:inspect_evals/{new}" in capsys.readouterr().err
-    )
+    assert f"is gone: type strands-env eval {new}" in capsys.readouterr().err
     with pytest.raises(EvalError, match=f"'{old}' is gone"):
         get_benchmark(old)
 
