@@ -20,9 +20,11 @@ from ..exceptions import MessageConversionError, TemplateError
 from ..trajectory import History, Image, Message, Result
 from ..trajectory.message import Parts, join_parts, order_results
 
-# Claude Code: version, build suffix per kind of request and, in some versions, a hash of the body.
-_VOLATILE = re.compile(r"^x-anthropic-billing-header:[^\n]*\n?", re.MULTILINE)
-"""Lines of system prompts that say nothing to a model and change between requests of one conversation."""
+VOLATILE_RULES: Mapping[str, re.Pattern[str]] = {
+    # Claude Code: version, build suffix per kind of request and, in some versions, a hash of the body.
+    "claude-code-billing": re.compile(r"^x-anthropic-billing-header:[^\n]*\n?", re.MULTILINE),
+}
+"""Lines of system prompts that say nothing to a model and change between requests of one conversation, by name."""
 
 REMINDER = "<system-reminder>\n{}\n</system-reminder>"
 """The form of a system message for a template that prints none in the middle of a conversation."""
@@ -32,9 +34,14 @@ _REMEMBERED_RESPONSES = 64  # of a session, that `previous_response_id` can name
 _REMEMBERED_ITEMS = 1024  # of a session, that `item_reference` can name
 
 
-def without_volatile(system: str) -> tuple[str, int]:
-    """A system prompt without its volatile lines, and their number."""
-    return _VOLATILE.subn("", system)
+def without_volatile(system: str) -> tuple[str, list[str]]:
+    """A system prompt without its volatile lines, and the names of the rules that found one."""
+    names = []
+    for name, rule in VOLATILE_RULES.items():
+        system, count = rule.subn("", system)
+        if count:
+            names.append(name)
+    return system, names
 
 
 class Read(NamedTuple):

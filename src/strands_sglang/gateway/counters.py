@@ -43,7 +43,7 @@ class Counters:
         unshown: Results of tools in which words stand for what the model cannot be shown.
         unknown_tools: Tools, and items of a history, that were left out, by type.
         ignored: Fields without effect, by name.
-        volatile: Volatile lines taken out of system prompts.
+        volatile: Volatile lines taken out of system prompts, by rule.
     """
 
     requests: int = 0
@@ -71,7 +71,7 @@ class Counters:
     unshown: int = 0
     unknown_tools: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)
-    volatile: int = 0
+    volatile: Counter[str] = field(default_factory=Counter)
 
     @property
     def extension_rate(self) -> float | None:

@@ -76,9 +76,9 @@ class SessionOptions:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:
-        """The options in a state log. Older releases wrote the limits among them."""
-        limits = {name: stored[name] for name in stored if name in Limits.__dataclass_fields__}
-        others = {name: stored[name] for name in stored if name not in limits}
+        """The options in a state log. Older ones have the limits among them, and options that are gone."""
+        limits = {name: value for name, value in stored.items() if name in Limits.__dataclass_fields__}
+        others = {name: value for name, value in stored.items() if name in cls.__dataclass_fields__}
         return cls(**{**others, "limits": Limits.of(stored.get("limits"), **limits)})
 
     @property

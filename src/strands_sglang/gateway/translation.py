@@ -41,7 +41,7 @@ class Translation:
 
     def read(self, wire: WireRequest, origin: Origin, counters: Counters, *, final: str | None = None) -> TurnRequest:
         """The turn that a request asks for, with the words that ask for a final answer at its end, if there are any."""
-        system, volatile = without_volatile(wire.system)
+        system, rules = without_volatile(wire.system)
         history = self._arrange(wire, counters, final)
         if history.last is None and not system:
             raise Refused("there is no message to answer; send one", param="messages")
@@ -50,7 +50,7 @@ class Translation:
         counters.receipts += wire.history.derive(
             "receipts", lambda before, new: (before or 0) + sum(message.receipt is not None for message in new)
         )
-        counters.volatile += volatile
+        counters.volatile.update(rules)
         return TurnRequest(
             messages=history,
             system=system or None,

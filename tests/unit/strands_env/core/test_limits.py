@@ -85,6 +85,6 @@ def test_a_limit_that_nobody_would_keep_is_refused(make: Any, message: str) -> N
 
 
 def test_options_of_a_state_folder_of_before_are_read() -> None:
-    stored = {"strict": True, "max_requests": 4, "max_seconds": None, "final_answer": "Now."}
+    stored = {"volatile_rules": [], "strict": True, "max_requests": 4, "max_seconds": None, "final_answer": "Now."}
     options = SessionOptions.read(stored)
     assert options == SessionOptions(strict=True, limits=Limits(max_requests=4, final_answer="Now."))

@@ -246,7 +246,7 @@ async def test_a_client_that_rewrites_call_ids_is_recognised_by_position() -> No
         assert r.session.counters.extension_rate == 1.0 and r.session.counters.ids_rewritten == 1
 
 
-async def test_billing_lines_are_taken_out() -> None:
+async def test_billing_lines_are_taken_out_by_a_named_rule() -> None:
     def system(version: str) -> list[dict[str, str]]:
         line = f"x-anthropic-billing-header: cc_version=2.1.330.{version}; cch={version};"
         return [{"type": "text", "text": line}, {"type": "text", "text": "You are an agent."}]
@@ -255,7 +255,8 @@ async def test_billing_lines_are_taken_out() -> None:
         await r.messages([USER], system=system("a1"))
         await r.messages([USER, assistant("Hello."), USER], system=system("b2"))
         assert_prefix(r)
-        assert r.session.counters.volatile == 2 and "cch" not in tokenizer().decode(r.prompts[0])
+        assert r.session.counters.volatile == {"claude-code-billing": 2}
+        assert "cch" not in tokenizer().decode(r.prompts[0])
 
 
 STRICT_TEMPLATE = (
