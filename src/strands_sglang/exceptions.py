@@ -42,6 +42,7 @@ from typing import Any, ClassVar
 
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException
 
+from .hints import check_choice as check_choice
 from .hints import check_positive as check_positive
 from .hints import did_you_mean as did_you_mean
 from .hints import explain_arguments as explain_arguments

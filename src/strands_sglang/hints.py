@@ -107,6 +107,14 @@ def check_positive(
             raise ValueError(f"{name} must be {what}, got {value!r}")
 
 
+def check_choice(choices: Iterable[str], **values: object) -> None:
+    """Refuse options that are none of these choices by a `ValueError` that names one."""
+    known = [str(choice) for choice in choices]
+    for name, value in values.items():
+        if value not in known:
+            raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+
+
 def install_command(extra: str) -> str:
     """The command that installs the packages of an extra; pip takes the installed copy for the rest, whatever it is."""
     pip = "pip" if find_spec("pip") is not None else "uv pip"

@@ -73,7 +73,7 @@ async def test_our_agent_works_in_the_main_one_of_a_tasks_containers_on_podman(t
 async def test_a_network_that_is_neither_is_refused(tmp_path: Path) -> None:
     podman_image()
     trial = TaskTrial(make_task(tmp_path, image="x"), backend="podman", backend_options={"network": "host"})
-    with pytest.raises(TaskFailedError, match="network must be 'task' or 'none', got 'host'"):
+    with pytest.raises(TaskFailedError, match="network must be one of task, none, got 'host'"):
         await trial.start()
     await trial.close()
 

@@ -21,7 +21,7 @@ from strands_env.core import Environment
 from strands_env.core.attempts import RetryPolicy, run_attempts
 from strands_env.core.episode import fail_step
 from strands_env.tools.results import error_result, text_result
-from strands_sglang.exceptions import check_positive
+from strands_sglang.exceptions import check_choice, check_positive
 
 _WORD = re.compile(r"\w+")
 _SATURATION, _LENGTH_WEIGHT = 1.5, 0.75
@@ -253,8 +253,7 @@ class WebSearch:
         search_url: str | None = None,
         reader_url: str = _READER,
     ) -> None:
-        if engine not in _KEYS:
-            raise ValueError(f"engine must be 'serper' or 'google', got {engine!r}")
+        check_choice(_KEYS, engine=engine)
         if missing := [name for name in _KEYS[engine] if not os.environ.get(name)]:
             raise ValueError(f"searching by {engine!r} needs {' and '.join(missing)} in the environment")
         self.engine = engine

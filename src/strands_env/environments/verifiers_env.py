@@ -79,21 +79,8 @@ def config_of(name: str, config: Mapping[str, Any] | None = None) -> EnvConfig:
     try:
         resolved = resolve_env_config(raw)
         pinned = default_harness_id(taskset) != "bash"
-    except ModuleNotFoundError as error:
-        missing, module = error.name or "", taskset.rpartition("/")[2].partition("@")[0].replace("-", "_").lower()
-        if isinstance(error.__cause__, ModuleNotFoundError):
-            missing = error.__cause__.name or missing
-        if missing in ("", module, f"verifiers.v1.tasksets.{module}", env_id.replace("-", "_")):
-            what = f"there is no environment {name!r} of verifiers here: install its package"
-            raise VerifiersError(f"{what} ('prime env install OWNER/NAME' for one of the hub)") from error
-        raise VerifiersError(f"the environment {name!r} needs a package: pip install {missing}") from error
-    except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise VerifiersError(f"the options of {name!r} are wrong: {faults}") from error
-    except (AttributeError, TypeError) as error:  # a module, and no taskset of v1
-        raise VerifiersError(f"{name!r} is no taskset of verifiers v1: {error}") from error
-    except (ImportError, ValueError) as error:
-        raise VerifiersError(f"the environment {name!r} cannot be made: {error}") from error
+    except (ImportError, ValueError, AttributeError, TypeError) as error:
+        raise VerifiersError(_explain(error, name, env_id, taskset)) from error
     update = {}
     for seat, agent in agent_config_fields(resolved).items():
         if not pinned and agent.harness is None:
@@ -101,6 +88,25 @@ def config_of(name: str, config: Mapping[str, Any] | None = None) -> EnvConfig:
             runtime = agent.runtime if "runtime" in agent.model_fields_set else SubprocessConfig()
             update[seat] = agent.model_copy(update={"harness": _AgentConfig(id="null"), "runtime": runtime})
     return resolved.model_copy(update=update)
+
+
+def _explain(error: Exception, name: str, env_id: str, taskset: str) -> str:
+    """The reason why verifiers has no such environment here, and the remedy."""
+    match error:
+        case ModuleNotFoundError():
+            missing, module = error.name or "", taskset.rpartition("/")[2].partition("@")[0].replace("-", "_").lower()
+            if isinstance(error.__cause__, ModuleNotFoundError):
+                missing = error.__cause__.name or missing
+            if missing in ("", module, f"verifiers.v1.tasksets.{module}", env_id.replace("-", "_")):
+                where = "install its package ('prime env install OWNER/NAME' for one of the hub)"
+                return f"there is no environment {name!r} of verifiers here: {where}"
+            return f"the environment {name!r} needs a package: pip install {missing}"
+        case ValidationError():
+            faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+            return f"the options of {name!r} are wrong: {faults}"
+        case AttributeError() | TypeError():  # a module, and no taskset of v1
+            return f"{name!r} is no taskset of verifiers v1: {error}"
+    return f"the environment {name!r} cannot be made: {error}"
 
 
 def actions_of(name: str, config: Mapping[str, Any] | None = None) -> Iterator[Action]:

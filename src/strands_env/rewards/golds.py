@@ -40,36 +40,33 @@ def golds(truth: object) -> list[Gold]:
     """
     if isinstance(truth, np.generic | np.ndarray):
         truth = truth.tolist()
+    why = f"must be a text, a number, a boolean or a list of these, got {type(truth).__name__} {truth!r:.60}"
     match truth:
         case None:
-            raise GroundTruthError("the ground truth is missing: name its column, or drop the task")
+            why = "is missing: name its column, or drop the task"
         case list() | tuple() | set() | frozenset():
-            found = [gold for item in truth for gold in golds(item)]
-            if not found:
-                raise GroundTruthError(f"the ground truth {truth!r} accepts no answer: expected at least one item")
-            return found
+            if found := [gold for item in truth for gold in golds(item)]:
+                return found
+            why = f"{truth!r} accepts no answer: expected at least one item"
         case str():
-            if not truth.strip():
-                raise GroundTruthError(f"the ground truth {truth!r} is empty: expected an answer")
-            stated = _STATED.match(truth)
-            return [Gold(stated[1] or stated[2] if stated else truth, truth)]
+            if truth.strip():
+                stated = _STATED.match(truth)
+                return [Gold(stated[1] or stated[2] if stated else truth, truth)]
+            why = f"{truth!r} is empty: expected an answer"
         case bool() | Fraction():
             return [Gold(str(truth))]
         case int():
             return [Gold(str(Decimal(truth)))]  # `str` refuses integers of more than 4,300 digits
         case float() | Decimal() if not math.isfinite(truth):
-            raise GroundTruthError(f"the ground truth {truth!r} is not finite: expected a number or a text")
+            why = f"{truth!r} is not finite: expected a number or a text"
         case float():
             digits = re.sub(r"\.0\b|[-.]|e.*", "", repr(truth))
-            if abs(truth) >= 2**53 and len(digits) > _EXACT_DIGITS:
-                raise GroundTruthError(f"the ground truth {truth!r} is a float that was rounded: give an int or a text")
-            return [Gold(repr(truth))]
+            if abs(truth) < 2**53 or len(digits) <= _EXACT_DIGITS:
+                return [Gold(repr(truth))]
+            why = f"{truth!r} is a float that was rounded: give an int or a text"
         case Decimal():
             return [Gold(f"{truth:f}")]
-    kind = type(truth).__name__
-    raise GroundTruthError(
-        f"the ground truth must be a text, a number, a boolean or a list of these, got {kind} {truth!r:.60}"
-    )
+    raise GroundTruthError(f"the ground truth {why}")
 
 
 def only_gold(truth: object) -> str:

@@ -14,6 +14,7 @@ from strands_env.core import Action, Environment
 from strands_env.sandbox import BubblewrapSandbox, Isolation, Sandbox, SandboxLimits, SandboxLostError, SandboxSlots
 from strands_env.sandbox.agentcore import AgentCoreSandbox
 from strands_env.tools.code import DEFAULT_MAX_OUTPUT_CHARS, CodeTools
+from strands_sglang.exceptions import check_choice
 
 
 class CodeMode(StrEnum):
@@ -66,10 +67,8 @@ class CodeSandboxEnv(Environment):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        try:
-            self.mode = CodeMode(mode)
-        except ValueError:
-            raise ValueError(f"mode must be one of {[kind.value for kind in CodeMode]}, got {mode!r}") from None
+        check_choice(CodeMode, mode=mode)
+        self.mode = CodeMode(mode)
         options_given = {"limits": limits, "python": python, "slots": slots}
         local = sorted(name for name, value in options_given.items() if value is not None)
         if sum((sandbox is not None, client is not None, bool(local))) > 1:

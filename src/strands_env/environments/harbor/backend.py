@@ -32,6 +32,7 @@ from strands_env.sandbox.folders import remove_owned_folder
 from strands_env.sandbox.images import DEFAULT_IMAGE_LIMITS, Image, ImageSandbox, ImageStore, Snapshot
 from strands_env.sandbox.images.sources import built_name
 from strands_env.sandbox.images.store import UnknownImageError
+from strands_sglang.exceptions import check_choice
 
 MIB = 1 << 20
 _NO_NETWORK = Path(__file__).with_name("no-network.yaml")
@@ -44,8 +45,7 @@ class _Closable(BaseEnvironment):
     """A backend with the option `network`: "task" follows the task; "none" always means no network."""
 
     def __init__(self, *args: Any, network: str = "task", **kwargs: Any) -> None:
-        if network not in ("task", "none"):
-            raise ValueError(f"network must be 'task' or 'none', got {network!r}")
+        check_choice(("task", "none"), network=network)
         self._closed = network == "none"
         super().__init__(*args, **kwargs)
 

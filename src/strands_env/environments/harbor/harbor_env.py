@@ -31,7 +31,7 @@ from strands_env.environments.harness import Harness, HarnessFailedError, Progra
 from strands_env.sandbox import ExecResult, Outcome, Sandbox, SandboxError
 from strands_env.sandbox.images.work import check_work
 from strands_env.tools.code import DEFAULT_MAX_OUTPUT_CHARS, ContainerTools
-from strands_sglang.exceptions import refuse_unknown
+from strands_sglang.exceptions import check_choice, refuse_unknown
 from strands_sglang.limits import Limits
 
 from .checkpoints import Checkpoint, CheckpointError
@@ -135,8 +135,7 @@ class HarborEnv(Environment):
         gateway_host: str | None = None,
         **options: Any,
     ) -> None:
-        if verifier not in VERIFIERS:
-            raise ValueError(f"verifier must be one of {list(VERIFIERS)}, got {verifier!r}")
+        check_choice(VERIFIERS, verifier=verifier)
         if harness is not None and agent is not None:
             raise ValueError("give a harness or an agent, not both")
         if harness is not None or agent is not None:

@@ -45,7 +45,7 @@ from strands_env.core.threads import default_threads
 from strands_env.sandbox import SandboxError
 from strands_env.sandbox.folders import make_owned_folder, remove_owned_folder
 from strands_env.sandbox.images.work import check_artifact
-from strands_sglang.exceptions import did_you_mean
+from strands_sglang.exceptions import check_choice, did_you_mean
 
 from .backend import BubblewrapEnvironment, check_single, find_image
 from .grading import WorkLayers, prepare_in_place, running_processes
@@ -194,8 +194,7 @@ class TaskTrial:
     graded: Mapping[str, Mapping[str, float]] | None = None
 
     def __post_init__(self) -> None:
-        if self.verifier not in VERIFIERS:
-            raise ValueError(f"verifier must be one of {list(VERIFIERS)}, got {self.verifier!r}")
+        check_choice(VERIFIERS, verifier=self.verifier)
         if self.keep_processes and self.verifier == "task":
             self.verifier = "in-place"
         self.task_folder = Path(self.task)

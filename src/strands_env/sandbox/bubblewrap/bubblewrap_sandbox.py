@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from strands_sglang.exceptions import check_choice
+
 from ..contract import ExecLimits, ExecResult, Network, Outcome, PythonSandbox, SandboxCapabilities, SandboxLimits
 from . import command
 from .command import PROGRAMS, WORK, Isolation, Mode
@@ -69,11 +71,8 @@ class BubblewrapSandbox(SupervisedSandbox, PythonSandbox):
         super().__init__(limits or SandboxLimits(), slots)
         self._options: dict[str, Any] = {"limits": limits, "isolation": isolation, "python": python}
         self._options |= {"packages": packages, "read_only": read_only, "environment": environment}
-        try:
-            self.isolation = Isolation(isolation)
-        except ValueError:
-            kinds = [kind.value for kind in Isolation]
-            raise ValueError(f"isolation must be one of {kinds}, got {isolation!r}") from None
+        check_choice(Isolation, isolation=isolation)
+        self.isolation = Isolation(isolation)
         self._shown = [os.path.abspath(os.fspath(folder)) for folder in (*read_only, *packages)]
         for folder in self._shown:
             if not os.path.exists(folder):

@@ -20,6 +20,7 @@ from .layouts import (
     Blobs,
     BoundedFile,
     ImageSourceError,
+    check_bound,
     choose_docker,
     choose_oci,
     decompress,
@@ -85,8 +86,7 @@ def _unpack(source: Path, root: Path, tag: str | None) -> Image:
         # Digests of the layers unpacked: they prove what was written, not only what was read.
         plain = (config.get("rootfs") or {}).get("diff_ids") or []
         for layer, expected in itertools.zip_longest(layers, plain[: len(layers)]):
-            if (size := blobs.size(layer)) > MAX_LAYER_BYTES:
-                raise ImageSourceError(f"the layer {layer!r} has {size} bytes, at most {MAX_LAYER_BYTES} are read")
+            check_bound(f"the layer {layer!r}", size := blobs.size(layer), MAX_LAYER_BYTES)
             blobs.check(layer)
             with blobs.open(layer) as file:
                 digest_of_layer = unpacker.unpack(file, size)
@@ -136,15 +136,11 @@ class _Unpacker:
                 for member in each_member(tar, stream):
                     tar.members.clear()  # type: ignore[attr-defined] # or it would keep them all
                     self._entries += 1
-                    if self._entries > MAX_ENTRIES:
-                        raise ImageSourceError(f"the image has more than {MAX_ENTRIES} entries")
+                    check_bound("the image", self._entries, MAX_ENTRIES, "entries")
+                    check_bound(repr(member.name), member.size, MAX_FILE_BYTES)
                     # A sparse file is short in the archive and long on the disk, so sizes count as well as bytes.
                     self._unpacked += member.size if member.isreg() else 0
-                    # Binary sizes in a tar header can be negative.
-                    if not 0 <= member.size <= MAX_FILE_BYTES:
-                        raise ImageSourceError(f"{member.name!r} has {member.size} bytes, at most {MAX_FILE_BYTES} fit")
-                    if self._unpacked > MAX_IMAGE_BYTES:
-                        raise ImageSourceError(f"the image has more than {MAX_IMAGE_BYTES >> 30} GiB")
+                    check_bound("the image", self._unpacked, MAX_IMAGE_BYTES)
                     if self._unpacked - before > free:
                         size = self._unpacked - before
                         raise ImageSourceError(

@@ -46,6 +46,12 @@ class ImageSourceError(SandboxError):
     """An image could not be had: no program for it is here, it failed, or a file is not an image, or damaged."""
 
 
+def check_bound(what: str, size: int, most: int, unit: str = "bytes") -> None:
+    """Refuse what is larger than any image that is one: it would fill this machine's memory, or its disk."""
+    if not 0 <= size <= most:  # binary sizes in a header can be negative
+        raise ImageSourceError(f"{what} has {size} {unit}, at most {most} are read")
+
+
 _DAMAGED_DATA = (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError)
 DAMAGED = (OSError, AttributeError, KeyError, TypeError, ValueError, *_DAMAGED_DATA)
 """Raised while a file is read that is not what it says."""
@@ -76,12 +82,12 @@ class BoundedFile:
     def read(self, size: int) -> bytes:
         """The next bytes."""
         # A stream is read in whole records.
-        if self.header_end is not None and self._at + size - tarfile.RECORDSIZE > self.header_end:
-            raise ImageSourceError(f"an entry of the archive has a header of more than {MAX_HEADER_BYTES} bytes")
+        if self.header_end is not None:
+            read = self._at + size - tarfile.RECORDSIZE - (self.header_end - MAX_HEADER_BYTES)
+            check_bound("a header of an entry of the archive", max(0, read), MAX_HEADER_BYTES)
         data = self._file.read(size)
         self._at += len(data)
-        if self._at > self._longest:
-            raise ImageSourceError(f"the layer has more than {self._longest} bytes unpacked")
+        check_bound("the unpacked layer", self._at, self._longest)
         self.digest.update(data)
         return data
 
@@ -94,8 +100,7 @@ def each_member(tar: tarfile.TarFile, file: BoundedFile) -> Iterator[tarfile.Tar
         file.header_end = None
         if member is None:
             return
-        if len(tar.pax_headers) > _MAX_SHARED_HEADERS:
-            raise ImageSourceError(f"the archive has more than {_MAX_SHARED_HEADERS} headers for all its entries")
+        check_bound("the archive", len(tar.pax_headers), _MAX_SHARED_HEADERS, "headers for all its entries")
         yield member
 
 
@@ -146,8 +151,7 @@ class Blobs:
         """A file of JSON."""
         with self.open(name) as file:
             text = file.read(_MAX_JSON_BYTES + 1)
-        if len(text) > _MAX_JSON_BYTES:
-            raise ImageSourceError(f"{name!r} has more than {_MAX_JSON_BYTES >> 20} MiB")
+        check_bound(repr(name), len(text), _MAX_JSON_BYTES)
         _check_digest(name, hashlib.sha256(text).hexdigest())
         try:
             return json.loads(text)

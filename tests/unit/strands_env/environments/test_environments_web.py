@@ -110,5 +110,5 @@ def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_API_KEY", "x")
     with pytest.raises(ValueError, match=r"'google' needs GOOGLE_CSE_ID in the environment"):
         WebSearch("google")
-    with pytest.raises(ValueError, match="'serper' or 'google', got 'bing'"):
+    with pytest.raises(ValueError, match="engine must be one of serper, google, got 'bing'"):
         WebSearch("bing")  # type: ignore[arg-type]
