@@ -9,18 +9,20 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from strands import Agent
+from strands.agent.conversation_manager import ConversationManager
 from strands.handlers.callback_handler import PrintingCallbackHandler
 from strands.models import Model
 from strands.types.tools import AgentTool
 
 from strands_sglang.callers import outermost
+from strands_sglang.limits import Limits
 from strands_sglang.trajectory import Role
 
 from .deadline import EpisodeProgress, forget_frames, keep_error, run_shielded, run_with_timeout
@@ -40,11 +42,12 @@ from .overrides import declares_action, flatten_tools, tool_mistakes
 from .scoring import computed_reward
 from .sdk_patches import current_step, end_background_tasks, inside_a_step, only_reads
 from .termination import End, EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
-from .threads import default_threads
+from .threads import OneThread, default_threads
 from .types import (
     Action,
     ModelFactory,
     Observation,
+    RewardFunction,
     StepResult,
     TokenObservation,
     Trajectory,
@@ -55,10 +58,41 @@ from .types import (
     tools_as_text,
 )
 
-if TYPE_CHECKING:
-    from .environment import Environment
-
 logger = logging.getLogger(__name__)
+
+
+class _Environment(Protocol):
+    """The parts of an `Environment` that an episode uses; their documentation is there."""
+
+    model_factory: ModelFactory
+    agent_name: str
+    limits: Limits
+    verbose: bool
+    setup_timeout: float | None
+    step_timeout: float | None
+    reward_timeout: float | None
+    cleanup_timeout: float | None
+    tool_timeout: float | None
+    max_tool_output_chars: int | None
+    _is_set_up: bool
+    _own_thread: OneThread | None
+
+    @property
+    def reward_fn(self) -> Any: ...
+    @property
+    def _scorer(self) -> RewardFunction | None: ...
+    def reset(self) -> Awaitable[None]: ...
+    def cleanup(self) -> Awaitable[None]: ...
+    def step(self, action: Action, *, cancel_signal: threading.Event | None = None) -> Awaitable[StepResult]: ...
+    def get_state(self) -> Awaitable[Any]: ...
+    def get_system_prompt(self) -> Any: ...
+    def get_conversation_manager(self) -> ConversationManager: ...
+    def make_agent(self, **options: Any) -> Agent: ...
+    def interact(self, agent: Agent, action: Action) -> Awaitable[Any]: ...
+    def score(self, action: Action, result: StepResult) -> Awaitable[None]: ...
+    def compute_metrics(self, event_loop_metrics: Any, tool_parse_errors: Any = None) -> Any: ...
+    def is_trained(self, trajectory: Trajectory) -> object: ...
+    def is_scored(self, reason: TerminationReason) -> bool: ...
 
 
 class Episode:
@@ -75,7 +109,7 @@ class Episode:
             by the model's id, and of a tool's provider.
     """
 
-    def __init__(self, env: Environment, action: Action, cancel_signal: threading.Event | None = None) -> None:
+    def __init__(self, env: _Environment, action: Action, cancel_signal: threading.Event | None = None) -> None:
         if not isinstance(action, Action):
             raise TypeError(f"got the action {action!r:.200}, expected Action(message=..., task_context=...)")
         self.env = env
@@ -407,7 +441,7 @@ def failed(error: BaseException, where: Phase) -> StepResult:
 # ---- parts of an environment -----------------------------------------------------------------------------------------
 
 
-async def set_up(env: Environment) -> None:
+async def set_up(env: _Environment) -> None:
     """`reset` within its deadline. `rollout` and `async with` begin with it; one that takes the task, the first step.
 
     Nothing else runs it.
@@ -416,7 +450,7 @@ async def set_up(env: Environment) -> None:
     await run_with_timeout(call_part(env, env.reset), env.setup_timeout, Phase.SETUP)
 
 
-async def clean_up(env: Environment) -> None:
+async def clean_up(env: _Environment) -> None:
     """`cleanup` within its deadline, also while the caller is being cancelled."""
     try:
         await run_shielded(call_part(env, env.cleanup), env.cleanup_timeout, Phase.CLEANUP)
@@ -426,7 +460,7 @@ async def clean_up(env: Environment) -> None:
             env._own_thread.close()
 
 
-async def call_part(env: Environment, part: Callable[..., Any]) -> Any:
+async def call_part(env: _Environment, part: Callable[..., Any]) -> Any:
     """Call `reset`, `get_state` or `cleanup`: plain functions run on a thread."""
     if inspect.iscoroutinefunction(part):
         returned = part()
@@ -435,7 +469,7 @@ async def call_part(env: Environment, part: Callable[..., Any]) -> Any:
     return await returned if inspect.isawaitable(returned) else returned
 
 
-def list_of(env: Environment, name: str) -> list[Any]:
+def list_of(env: _Environment, name: str) -> list[Any]:
     """The list that a method of the environment returns; `TypeError` for anything else."""
     items = getattr(env, name)()
     if not isinstance(items, Iterable):
@@ -444,7 +478,7 @@ def list_of(env: Environment, name: str) -> list[Any]:
     return list(items)
 
 
-def make_model(env: Environment, factory: ModelFactory) -> Model:
+def make_model(env: _Environment, factory: ModelFactory) -> Model:
     """A model of the factory, within the environment's budget."""
     check_factory(factory, "model_factory")
     model = check_model(factory(), "model_factory")
@@ -458,7 +492,7 @@ def make_model(env: Environment, factory: ModelFactory) -> Model:
     return model
 
 
-def limit_tool(env: Environment, tool: AgentTool) -> AgentTool:
+def limit_tool(env: _Environment, tool: AgentTool) -> AgentTool:
     """The tool within the environment's limits, unless it has its own, or is an agent, whose time is model time."""
     if isinstance(tool, LimitedTool) or tool.tool_type == "agent":
         return tool

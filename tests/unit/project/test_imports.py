@@ -127,6 +127,15 @@ def test_every_unit_has_a_layer_and_imports_no_upper_one_and_none_in_a_circle(pa
     tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
 
+def test_no_module_of_strands_env_imports_in_a_circle_for_its_types_either() -> None:
+    known = {name: path for name, path in modules("strands_env") if path.name != "__init__.py"}
+    graph = {}
+    for name, path in known.items():
+        targets = (target for target, _ in imported_names(name, path))
+        graph[name] = {target if target in known else target.rpartition(".")[0] for target in targets}
+    tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
+
+
 def test_the_model_provider_does_not_know_environments() -> None:
     wrong = [f"{path.relative_to(ROOT)}:{line}" for name, path in modules("strands_sglang")
              for target, line in imported_names(name, path) if target.partition(".")[0] == "strands_env"]  # fmt: skip
