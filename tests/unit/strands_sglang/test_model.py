@@ -6,16 +6,15 @@ import json
 from typing import Any
 
 import pytest
-from provider_support import Replay, add, assert_prefix_law, call, completion, make, make_agent, tokenizer, user
-from strands import Agent, tool
-from strands.agent.conversation_manager import SlidingWindowConversationManager, SummarizingConversationManager
+from provider_support import Replay, assert_prefix_law, call, completion, make, make_agent, tokenizer, user
+from strands import tool
 from strands.hooks import BeforeToolCallEvent
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException, ModelThrottledException
 
 from strands_sglang import SGLangClient, SGLangContextLengthError, ToolParserError
 from strands_sglang.model import SGLangModel
 from strands_sglang.testing import Reply
-from strands_sglang.tool_parsers import HermesToolParser, as_tool_parser
+from strands_sglang.tool_parsers import HermesToolParser
 from tests.servers import FaultyServer
 
 
@@ -209,18 +208,6 @@ async def test_a_valid_call_beside_a_malformed_one_runs_and_hooks_read_the_argum
     assert_prefix_law(client, model)
 
 
-async def test_call_ids_are_unique_over_the_episode_and_a_supplied_history() -> None:
-    model, _ = make([call(1, 1) + call(2, 2), call(3, 3), "ok", call(4, 4), "ok"])
-    other, _ = make([call(1, 1), "ok"])
-    first = make_agent(model)
-    for _ in range(2):
-        await first.invoke_async("q")
-    second = make_agent(other, messages=list(first.messages))
-    await second.invoke_async("again")
-    ids = [b["toolUse"]["toolUseId"] for m in second.messages for b in m["content"] if "toolUse" in b]
-    assert len(ids) == len(set(ids)) == 5
-
-
 # ---- what becomes of a thrown-away or failed call ------------------------------------------------------------
 
 
@@ -265,63 +252,7 @@ async def test_a_prompt_that_fills_the_context_is_not_sent() -> None:
     assert client.prompts == []
 
 
-# ---- history that is not an extension ------------------------------------------------------------
-
-
-def assert_trained_once(model: SGLangModel) -> None:
-    trained = sum(sum(t.loss_mask) for t in model.trajectories)
-    assert trained == model.forest.sampled_tokens
-
-
-async def test_a_sliding_window_starts_new_paths_and_loses_no_token() -> None:
-    model, client = make(["a", "b", call(3, 4), "seven", "d"])
-    manager = SlidingWindowConversationManager(window_size=3)
-    agent = Agent(model=model, tools=[add], callback_handler=None, conversation_manager=manager, retry_strategy=None)
-    for text in ("one", "two", "three", "four"):
-        await agent.invoke_async(text)
-    assert len(model.trajectories) >= 2
-    assert_trained_once(model)
-    for trajectory in model.trajectories:
-        first = trajectory.segment_info[0][1]
-        assert trajectory.token_ids[:first] in client.prompts
-
-
-async def test_a_summary_starts_a_new_path_and_its_own_call_is_separate() -> None:
-    model, _ = make(["one", "two", "three", "SUMMARY", "four"])
-    manager = SummarizingConversationManager(summary_ratio=0.5, preserve_recent_messages=1)
-    agent = Agent(model=model, tools=[add], callback_handler=None, conversation_manager=manager, retry_strategy=None)
-    for text in ("a", "b", "c"):
-        await agent.invoke_async(text)
-    manager.reduce_context(agent)
-    await agent.invoke_async("d")
-    assert_trained_once(model)
-    assert len(model.trajectories) == 3  # the first path, the summary call, the path after it
-    assert "SUMMARY" in tokenizer().decode(model.token_manager.token_ids)
-
-
-async def test_a_snapshot_branches_exactly() -> None:
-    model, _ = make(["one", "left", "right"])
-    agent = make_agent(model)
-    await agent.invoke_async("a")
-    snapshot = agent.take_snapshot(preset="session", include=["system_prompt"])
-    await agent.invoke_async("b")
-    agent.load_snapshot(snapshot)
-    await agent.invoke_async("c")
-    left, right = model.trajectories
-    shared = left.segment_info[0][1] + left.segment_info[1][1]
-    assert left.token_ids[:shared] == right.token_ids[:shared]
-    assert sum(right.output_mask) > sum(right.loss_mask) > 0
-    assert_trained_once(model)
-
-
-async def test_an_agent_as_tool_on_the_same_model_has_its_own_trajectory() -> None:
-    model, _ = make(['<tool_call>{"name": "helper", "arguments": {"input": "sum"}}</tool_call>', "sub answer", "final"])
-    helper = make_agent(model, name="helper", description="Helps.")
-    agent = make_agent(model, tools=[helper.as_tool()], name="main")
-    result = await agent.invoke_async("q")
-    assert str(result).strip() == "final"
-    assert sorted(t.agent_name or "" for t in model.trajectories) == ["helper", "main"]
-    assert_trained_once(model)
+# ---- a new episode ------------------------------------------------------------
 
 
 async def test_reset_starts_an_episode() -> None:
@@ -332,9 +263,6 @@ async def test_reset_starts_an_episode() -> None:
     assert (len(model.token_manager), model.trajectories) == (0, [])
     await make_agent(model).invoke_async("q")
     assert model.token_manager.token_ids == first
-
-
-# ---- long episodes, limits and budgets ------------------------------------------------------------
 
 
 # ---- configuration ------------------------------------------------------------
@@ -429,11 +357,6 @@ async def test_another_client_serves_the_next_call() -> None:
     model.client = second = Replay(["two"])
     await events_of(model, [user("go")])
     assert (len(first.requests), len(second.requests)) == (0, 1)
-
-
-def test_a_tool_parser_may_be_named() -> None:
-    assert isinstance(as_tool_parser("hermes"), HermesToolParser)
-    make([], tool_parser="hermes")
 
 
 @pytest.mark.parametrize(

@@ -35,17 +35,6 @@ def count_of(model: SGLangModel, text: str) -> list[int]:
     return [tokenizer().decode(row.token_ids).count(text) for row in model.trajectories]
 
 
-@pytest.mark.parametrize("trigger", ["userTurn", "everyTurn"])
-async def test_kept_context_stays_on_the_one_path(trigger: str) -> None:
-    model, client = await two_user_turns("keep", plugins=[numbered(trigger)])
-    (row,) = model.trajectories
-    assert_prefix_law(client, model)
-    assert sum(row.loss_mask) == sum(len(turn.completion.output_ids) for turn in model.forest.turns)
-    calls = len(SCRIPT) if trigger == "everyTurn" else 2
-    assert [count_of(model, f"<context>{number}</context>") for number in range(calls)] == [[1]] * calls
-    assert count_of(model, "<context>") == [calls]
-
-
 @pytest.mark.parametrize(("trigger", "rows"), [("userTurn", 3), ("everyTurn", 5)])
 async def test_by_default_a_call_whose_history_lacks_the_context_is_a_root(trigger: str, rows: int) -> None:
     model, client = await two_user_turns("rerender", plugins=[numbered(trigger)])
@@ -53,14 +42,6 @@ async def test_by_default_a_call_whose_history_lacks_the_context_is_a_root(trigg
     assert make([])[0].get_config()["injected_context"] == "rerender"
     counts = [tokenizer().decode(prompt).count("<context>") for prompt in client.prompts]
     assert counts == ([1, 0, 0, 1, 0] if trigger == "userTurn" else [1] * 5)
-
-
-async def test_several_injectors_are_kept_together() -> None:
-    first, second = numbered("userTurn"), ContextInjector(lambda context: "memory", name="second", trigger="everyTurn")
-    model, client = await two_user_turns("keep", plugins=[first, second])
-    assert len(model.trajectories) == 1
-    assert_prefix_law(client, model)
-    assert count_of(model, "memory") == [len(SCRIPT)]
 
 
 async def test_a_repeated_call_with_another_context_is_a_sibling() -> None:

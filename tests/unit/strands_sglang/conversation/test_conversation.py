@@ -351,14 +351,6 @@ async def test_a_request_of_another_form_is_refused_with_its_reason(field: str, 
     assert client.requests == []
 
 
-async def test_content_may_be_a_text() -> None:
-    conversation, client = make(["Ok.", "Fine."])
-    asked: list[Any] = [{"role": "user", "content": "Hi"}]
-    await conversation.turn(TurnRequest(messages=asked))
-    await conversation.turn(TurnRequest(messages=[*asked, {"role": "assistant", "content": "Ok."}, *asked]))
-    assert len(conversation.trajectories) == 1 and len(client.prompts) == 2
-
-
 async def test_a_turn_of_another_conversation_is_recalled_and_extended_but_not_trained_again() -> None:
     first, seen = make([completion("One.", split=True), completion("Two.", split=True)])
     asked = [user("1")]

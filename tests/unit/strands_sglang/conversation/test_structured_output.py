@@ -46,14 +46,8 @@ async def test_a_prompt_that_opens_a_reasoning_block_may_be_answered_at_once(tex
     assert value == text
 
 
-async def test_a_prompt_that_opens_a_reasoning_block_asks_for_the_grammar_after_it() -> None:
-    value, client = await note('I think.\n</think>\n\n{"a": "see </think>"}', chat_template=THINKING)
-    assert client.requests[0].fields["require_reasoning"] is True
-    assert value == "see </think>"
-
-
-@pytest.mark.parametrize("tags", [("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>"), ("◁think▷", "◁/think▷")])
-async def test_the_block_is_the_one_that_the_template_opens(tags: tuple[str, str]) -> None:
+@pytest.mark.parametrize("tags", [("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("◁think▷", "◁/think▷")])
+async def test_a_grammar_is_asked_for_behind_the_block_that_the_prompt_opens(tags: tuple[str, str]) -> None:
     template = THINKING.replace("<think>", tags[0])
     value, client = await note(f'I think.\n{tags[1]}\n\n{{"a": "see </think>"}}', chat_template=template)
     assert client.requests[0].fields["require_reasoning"] is True

@@ -243,6 +243,14 @@ def test_delta_depends_on_the_tools_of_this_renderer() -> None:
 
 # ---- printed calls --------------------------------------------------------------------------------------------------
 
+# The tags of text and of calls start alike.
+TAGS_ALIKE = (
+    "{% for m in messages %}<{{ m.role }}>"
+    "{% for c in m.tool_calls or [] %}<|START_ACTION|>{{ c.function.arguments | tojson }}"
+    "{% else %}{% if m.role == 'assistant' %}<|START_TEXT|>{% endif %}{{ m.content }}{% endfor %}</s>{% endfor %}"
+)
+ENDS[TAGS_ALIKE] = ["</s>"]
+
 
 @pytest.mark.parametrize(
     ("source", "printed"),
@@ -259,21 +267,12 @@ def test_delta_depends_on_the_tools_of_this_renderer() -> None:
         ),
         (GLM, "<tool_call>add<arg_key>a</arg_key>\n<arg_value>ü</arg_value></tool_call>"),
         (LLAMA, '{"name": "add", "parameters": {"a": "ü"}}'),
+        (TAGS_ALIKE, '<|START_ACTION|>{"a": "ü"}'),
     ],
 )
 def test_printed_call_is_what_a_model_samples(source: str, printed: str | None) -> None:
     shown = renderer(source).printed_call("add", {"a": "ü"})
     assert shown == printed or shown.strip("\n") == printed.strip("\n")
-
-
-def test_printed_call_starts_at_its_own_tag() -> None:
-    """The tags of text and of calls start alike."""
-    source = (
-        "{% for m in messages %}<{{ m.role }}>"
-        "{% for c in m.tool_calls or [] %}<|START_ACTION|>{{ c.function.arguments | tojson }}"
-        "{% else %}{% if m.role == 'assistant' %}<|START_TEXT|>{% endif %}{{ m.content }}{% endfor %}</s>{% endfor %}"
-    )
-    assert renderer(source, stop_tokens=["</s>"]).printed_call("add", {"a": 1}) == '<|START_ACTION|>{"a": 1}'
 
 
 def test_a_long_word_before_a_printed_call_is_read_once() -> None:
