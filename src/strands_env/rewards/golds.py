@@ -40,7 +40,6 @@ def golds(truth: object) -> list[Gold]:
     """
     if isinstance(truth, np.generic | np.ndarray):
         truth = truth.tolist()
-    why = f"must be a text, a number, a boolean or a list of these, got {type(truth).__name__} {truth!r:.60}"
     match truth:
         case None:
             why = "is missing: name its column, or drop the task"
@@ -66,6 +65,9 @@ def golds(truth: object) -> list[Gold]:
             why = f"{truth!r} is a float that was rounded: give an int or a text"
         case Decimal():
             return [Gold(f"{truth:f}")]
+        case _:
+            kind = type(truth).__name__
+            why = f"must be a text, a number, a boolean or a list of these, got {kind} {truth!r:.60}"
     raise GroundTruthError(f"the ground truth {why}")
 
 

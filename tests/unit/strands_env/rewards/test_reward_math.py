@@ -551,7 +551,6 @@ NaCl | \boxed{\text{NaCl}} | 1
 \text{an isosceles triangle} | \boxed{\text{an equilateral triangle}} | 0
 -42 | The answer is negative 42. | 1
 -42 | The answer is minus forty-two. | 1
-42 | The answer is negative 42. | 0
 5 | \boxed{f(2)=5} | 1
 5 | \boxed{f(2)=6} | 0
 f(2)=5 | \boxed{5} | 1
@@ -685,26 +684,6 @@ a<=b<c | \boxed{a \le b < c} | 1
 D | \boxed{C = D} | n
 a<=b<c | \boxed{a < b < c} | 0
 P \cup Q | \boxed{Q \cup P} | 1
-7 | It is not \boxed{7}. | 0
-7 | The answer is 8, not \boxed{7}. | 0
-7 | \boxed{7} is not the answer. | 0
-7 | \boxed{7} is wrong; the right one is 8. | 0
-7 | \boxed{7}? No, the answer is 8. | 0
-7 | \boxed{7} Actually, the final answer is 8 | 0
-7 | I reject \boxed{7}. | 0
-7 | The answer is 7. Wait, no, it is 8. | 0
-7 | The answer is 7. Or 8. | 0
-7 | It is false that the answer is 7. | 0
-7 | I don't think the answer is 7. | 0
-7 | I doubt it is 7 | 0
-7 | The answer exceeds 7. | 0
-7 | The answer differs from 7. | 0
-7 | Here are 7 steps I could not finish. | 0
-7 | Unknown. Page 7 | 0
-7 | Since 7 is prime there is no answer. | 0
-7 | I am 7% sure | 0
-7 | 7 and 8 | 0
-7 | either 7, 8, or 9 | 0
 7 | 7 or Paris | 0
 7 | Paris or 7 | 0
 7 cm | 7 cm or Rome | 0
@@ -720,42 +699,13 @@ P \cup Q | \boxed{Q \cup P} | 1
 7 | Die Antwort ist 7. (Probe: 3+4) | 1
 7 | La réponse est 7, car 3 + 4 = 7 et non 8. | 1
 7 | La respuesta es 7. Hay 3 pasos. | 1
-7 | 答案是7。一共3步。 | 1
 7 | 答えは7です。 | 1
 7 | 정답은 7입니다. | 1
 7 | Some think it is 7. | 0
 7 | The answer is 7 if I am not mistaken. | 1
 7 | If we add 3 and 4, the answer is 7. | 1
-7 | 7 (or 8) | 0
-7 | 7, maybe 8 | 0
-7 | 7 to 8 | 0
-7 | 7 out of 10 | 0
-7 | double 7 | 0
-7 | half of 7 | 0
-7 | anything except 7 | 0
 7 | 7 in base 9 | n
-7 | 7 if x>0, else 8 | 0
-7 | 7 is not the answer. | 0
-7 | 7 is wrong. | 0
-7 | 7? No. | 0
-7 | It is false that the answer is 7. | 0
-7 | Since 3 does not divide n, we get \boxed{7}. | 1
-7 | It is not hard to see that it is \boxed{7} | 1
-7 | No doubt the answer is \boxed{7}. | 1
-7 | The answer is \boxed{7}, which is not divisible by 2. | 1
-7 | \boxed{7}. So the final answer is 7. | 1
 7 | \boxed{7} Wait, let me check: 3+4 = 7. The answer is 3+4. | 1
-7 | Not 8 but \boxed{7}. | 1
-7 | It isn't 8, it is \boxed{7}. | 1
-7 | I don't think it is hard: the answer is 7. | 1
-7 | I do not believe 8, so the answer is 7. | 1
-7 | The answer is 7. It is not 8. | 1
-7 | The answer is 7. No other value works. | 1
-7 | The answer is 7. Actually, it is a prime. | 1
-7 | \boxed{7}. The answer is approximately 7.0 | 1
-7 | Therefore $x \neq 8$ and $x = \boxed{7}$. | 1
-7 | We cannot have 8. \boxed{7} | 1
-7 | \boxed{7} or seven. | 1
 dog | \boxed{god} | 0
 I am | \boxed{am I} | 0
 a cat | \boxed{act a} | 0

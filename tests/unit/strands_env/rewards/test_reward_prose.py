@@ -348,6 +348,54 @@ TABLE = r"""
 1 | 25 | \boxed{25} It is false that 26 works.
 1 | 25 | \boxed{25} It turns out it's also a square.
 1 | 25 | \boxed{25} This has 3 factors instead of 4.
+0N | 7 | It is not \boxed{7}.
+0N | 7 | The answer is 8, not \boxed{7}.
+0N | 7 | \boxed{7} is not the answer.
+0N | 7 | \boxed{7} is wrong; the right one is 8.
+0N | 7 | \boxed{7}? No, the answer is 8.
+0N | 7 | \boxed{7} Actually, the final answer is 8
+0N | 7 | I reject \boxed{7}.
+0N | 7 | The answer is 7. Wait, no, it is 8.
+0N | 7 | The answer is 7. Or 8.
+0N | 7 | It is false that the answer is 7.
+0N | 7 | I don't think the answer is 7.
+0N | 7 | I doubt it is 7
+0N | 7 | The answer exceeds 7.
+0N | 7 | The answer differs from 7.
+0N | 7 | Here are 7 steps I could not finish.
+0N | 7 | Unknown. Page 7
+0N | 7 | Since 7 is prime there is no answer.
+0N | 7 | I am 7% sure
+0N | 7 | 7 and 8
+0N | 7 | either 7, 8, or 9
+1N | 7 | 答案是7。一共3步。
+0N | 7 | 7 (or 8)
+0N | 7 | 7, maybe 8
+0N | 7 | 7 to 8
+0N | 7 | 7 out of 10
+0N | 7 | double 7
+0N | 7 | half of 7
+0N | 7 | anything except 7
+0N | 7 | 7 if x>0, else 8
+0N | 7 | 7 is not the answer.
+0N | 7 | 7 is wrong.
+0N | 7 | 7? No.
+1N | 7 | Since 3 does not divide n, we get \boxed{7}.
+1N | 7 | It is not hard to see that it is \boxed{7}
+1N | 7 | No doubt the answer is \boxed{7}.
+1N | 7 | The answer is \boxed{7}, which is not divisible by 2.
+1N | 7 | \boxed{7}. So the final answer is 7.
+1N | 7 | Not 8 but \boxed{7}.
+1N | 7 | It isn't 8, it is \boxed{7}.
+1N | 7 | I don't think it is hard: the answer is 7.
+1N | 7 | I do not believe 8, so the answer is 7.
+1N | 7 | The answer is 7. It is not 8.
+1N | 7 | The answer is 7. No other value works.
+1N | 7 | The answer is 7. Actually, it is a prime.
+1N | 7 | \boxed{7}. The answer is approximately 7.0
+1N | 7 | Therefore $x \neq 8$ and $x = \boxed{7}$.
+1N | 7 | We cannot have 8. \boxed{7}
+1N | 7 | \boxed{7} or seven.
 """
 """Verdict, gold, answer (`¶` is a line break), question. `N` asks `NumberReward` too, `L` the reader of letters."""
 
