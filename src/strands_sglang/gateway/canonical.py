@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 
 from ..cache import Recent
 from ..conversation.history_reader import HistoryReader
+from ..conversation.messages import REFUSED_PART
 from ..exceptions import MessageConversionError, TemplateError
 from ..trajectory import History, Image, Message, Result
 from ..trajectory.message import Parts, join_parts, order_results
+from .counters import Counters
 
 VOLATILE_RULES: Mapping[str, re.Pattern[str]] = {
     # Claude Code: version, build suffix per kind of request and, in some versions, a hash of the body.
@@ -153,15 +155,18 @@ class Canon:
     Attributes:
         placement: The places the template knows.
         call_ids: Ids that clients were given to ids of the session; others stay.
-        refuse: The words that stand for a part that tools made, from the part and the role that it stands in, or None
-            where the model can be shown it.
         glue: Joins texts of the pieces of a reply; None where replies come whole.
+        find_problem: Why the model cannot be shown a part that tools made, by the role that it stands in, or None.
+        is_told: The model reads that in the part's place; otherwise the request is refused.
+        counters: Where parts that are not shown are counted.
     """
 
     placement: MessagePlacement
     call_ids: Mapping[str, str] = field(default_factory=dict)
-    refuse: Callable[[str | Image, str], str | None] = lambda part, role: None
     glue: str | None = None
+    find_problem: Callable[..., str | None] = lambda part, role: None
+    is_told: bool = True
+    counters: Counters = field(default_factory=Counters)
 
     def arrange(self, messages: Iterable[Message], after: Arranged | None = None) -> Arranged:
         """The canonical form of a history; the messages follow those of `after`, which is not changed."""
@@ -210,10 +215,24 @@ class Canon:
 
     def _shown(self, parts: Parts, role: str) -> tuple[Parts, bool]:
         """Parts with words for what cannot be shown, and whether nothing else is left of them."""
-        words = [self.refuse(part, role) for part in parts]
+        words = [self._words_for(part, role) for part in parts]
         if not any(words):
             return parts, False
         return join_parts([word or part for word, part in zip(words, parts, strict=True)]), all(words)
+
+    def _words_for(self, part: str | Image, role: str) -> str | None:
+        """The words in place of a part that the model cannot be shown; None for any other."""
+        if role == "system" and isinstance(part, Image):
+            problem: str | None = part.problem or "a system message holds text only"
+            if not self.is_told:
+                raise MessageConversionError(f"an image behind the result of a tool: {problem}")
+        else:  # where the model is told nothing, a prompt with the part is refused when it is rendered
+            problem = self.find_problem(part, role=role) if self.is_told else None
+        if problem is None:
+            return None
+        self.counters.unshown += 1
+        kind = "text" if isinstance(part, str) else part.kind if part.problem else "image"
+        return REFUSED_PART.format(kind, problem)
 
     def _add_system(self, out: Arranged, message: Message) -> None:
         if any(isinstance(part, Image) for part in message.parts):

@@ -10,12 +10,12 @@ import hashlib
 import hmac
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ..conversation import Conversation, SampledTurn, TurnRequest
-from ..conversation.messages import REFUSED_PART
 from ..conversation.model_options import MalformedCalls, RefusedResults
-from ..trajectory import History, Image, Message, Turn
+from ..trajectory import History, Message, Turn
 from .answers import PREFILLED, Answer
 from .canonical import Canon, MessagePlacement, Readings, without_volatile
 from .counters import Counters
@@ -66,28 +66,16 @@ class Translation:
 
     def _arrange(self, wire: WireRequest, counters: Counters, final: str | None) -> History:
         """The history in canonical form; what begins like one before is not arranged again."""
-        is_told = not self._options.strict and self._options.refused_results is RefusedResults.REPORT
-
-        def refuse(part: str | Image, role: str) -> str | None:
-            if role == "system" and isinstance(part, Image):
-                problem: str | None = part.problem or "a system message holds text only"
-                if not is_told:
-                    raise Refused(f"an image behind the result of a tool: {problem}", param="messages")
-            elif is_told:
-                problem = self._conversation.find_problem(part, role=role, tools=wire.tools)  # type: ignore[arg-type]
-            else:
-                return None
-            if problem is None:
-                return None
-            counters.unshown += 1
-            kind = "text" if isinstance(part, str) else part.kind if part.problem else "image"
-            return REFUSED_PART.format(kind, problem)
-
         # Whether tools are there may change what a template prints; which ones does not.
-        tools = wire.tools[:1]
-        probe = MessagePlacement(lambda chat: self._conversation.render(chat, tools))  # type: ignore[arg-type]
-        placement = self._placements.setdefault(bool(tools), probe)
-        canon = Canon(placement=placement, call_ids=self._call_ids, glue=wire.glue, refuse=refuse)
+        render = partial(self._conversation.render, tools=wire.tools[:1])  # type: ignore[arg-type]
+        canon = Canon(
+            placement=self._placements.setdefault(bool(wire.tools), MessagePlacement(render)),
+            call_ids=self._call_ids,
+            glue=wire.glue,
+            find_problem=partial(self._conversation.find_problem, tools=wire.tools),  # type: ignore[arg-type]
+            is_told=not self._options.strict and self._options.refused_results is RefusedResults.REPORT,
+            counters=counters,
+        )
         form = "canonical", wire.glue, bool(wire.tools)
         arranged = wire.history.derive(form, lambda before, new: canon.arrange(new, before))
         if final is not None:

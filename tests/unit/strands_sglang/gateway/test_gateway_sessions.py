@@ -644,7 +644,7 @@ async def test_a_stream_is_used_once_its_last_event_is_flushed_and_what_is_cut_i
     body, _ = STREAMED[path]
     for text, flushed in (("Hello.", True), ("a" * 4 * 10**5, False)):
         async with rig([completion(text)], context_window_limit=10**7) as r:
-            r.gateway._listeners[0].sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            r.gateway._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             async with raw_request(r, path, {"model": "m", "stream": True, **body}) as sock:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 await read_until(sock, b"\n\n")
