@@ -137,13 +137,16 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert not broken
 
 
-def test_files_that_the_architecture_names_exist() -> None:
-    named = re.findall(
-        r"`([\w/]+(?:\.py|/))(?::\w+)?`", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    )
+def test_files_and_names_of_the_architecture_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Proposals")[0]
+    named = re.findall(r"`([\w/]+(?:\.py|/))(?::\w+)?`", page)
     roots = [ROOT, ROOT / "src", ROOT / "src" / "strands_sglang", ROOT / "src" / "strands_env"]
     missing = [name for name in named if "NAME" not in name and not any((root / name).exists() for root in roots)]
     assert len(named) > 30 and not missing
+    files = [path for folder in ("src", "tests/unit") for path in (ROOT / folder).rglob("*.py")]
+    source = "\n".join(path.read_text(encoding="utf-8") for path in files if path != Path(__file__))
+    names = {part for name in re.findall(r"`([A-Z][\w.]+)", page) for part in name.split(".") if "NAME" not in name}
+    assert len(names) > 20 and names <= set(re.findall(r"\w+", source))
 
 
 @pytest.mark.parametrize(
