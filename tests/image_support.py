@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import random
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -71,10 +72,16 @@ def tiny() -> TinyModel:
     return make_tiny_vision_model()
 
 
+@pytest.fixture(scope="module")
+def seeing_engine(tiny: TinyModel) -> Iterator[EmbeddedEngine]:
+    engine = engine_of(tiny)
+    yield engine
+    asyncio.run(engine.close())
+
+
 @pytest.fixture
-async def client(tiny: TinyModel) -> AsyncIterator[EngineRecorder]:
-    async with engine_of(tiny) as engine:
-        yield EngineRecorder(engine, tiny)
+def client(seeing_engine: EmbeddedEngine, tiny: TinyModel) -> EngineRecorder:
+    return EngineRecorder(seeing_engine, tiny)
 
 
 def assert_replays(tiny: TinyModel, trajectory: Trajectory) -> None:

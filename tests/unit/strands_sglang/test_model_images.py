@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("PIL")
 
-from image_support import EngineRecorder, assert_replays, client, image, png, tiny
+from image_support import EngineRecorder, assert_replays, client, image, png, seeing_engine, tiny
 from PIL import Image
 from strands import Agent, tool
 
@@ -24,7 +24,7 @@ from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.exceptions import MediaError, MessageConversionError, SGLangDecodingError
 from strands_sglang.trajectory import Image as EncodedImage
 
-__all__ = ["client", "tiny"]  # fixtures
+__all__ = ["client", "seeing_engine", "tiny"]  # fixtures
 LONG = {"max_new_tokens": 40}
 SAMPLING = {"max_new_tokens": 5, "ignore_eos": True, "sampling_seed": 3}
 

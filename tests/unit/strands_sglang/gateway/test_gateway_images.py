@@ -13,13 +13,13 @@ pytest.importorskip("transformers")
 pytest.importorskip("PIL")
 
 import aiohttp
-from image_support import EngineRecorder, assert_replays, client, png, tiny
+from image_support import EngineRecorder, assert_replays, client, png, seeing_engine, tiny
 
 from strands_sglang.backends.engine import TinyModel
 from strands_sglang.gateway import Gateway, Session
 from tests.unit.gateway_support import trained_once
 
-__all__ = ["client", "tiny"]  # fixtures
+__all__ = ["client", "seeing_engine", "tiny"]  # fixtures
 RED, TALL = png((200, 30, 60)), png((9, 99, 9), (84, 140))
 RED_AGAIN = png((200, 30, 60), level=0)  # the same picture, other bytes
 READ = '<tool_call>{"name": "Read", "arguments": {"file_path": "red.png"}}</tool_call>'
