@@ -6,7 +6,7 @@ import copy
 import math
 import re
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 
@@ -39,55 +39,53 @@ def _without_numpy(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and hasattr(value, "dtype") else value
 
 
+def _must(holds: object, words: str) -> None:
+    """Refuse a value of a parameter unless something holds of it."""
+    if not holds:
+        raise ValueError(f"must {words}")
+
+
 def _check_strings(value: Any) -> str | list[str]:
     items = [value] if isinstance(value, str) else value
-    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
-        raise ValueError("must be a string or a list of strings")
-    if len(items) > 32:  # SGLang's limit, as the 256 bytes below
-        raise ValueError(f"must be at most 32 strings, not {len(items)}")
-    if not all(items):
-        raise ValueError("must not hold an empty string, which would end every reply at once")
+    is_list = isinstance(items, list | tuple) and all(isinstance(item, str) for item in items)
+    _must(is_list, "be a string or a list of strings")
+    _must(len(items) <= 32, f"be at most 32 strings, not {len(items)}")  # SGLang's limit, as the 256 bytes below
+    _must(all(items), "not hold an empty string, which would end every reply at once")
     return value if isinstance(value, str) else list(items)
 
 
 def _check_patterns(value: Any) -> str | list[str]:
     patterns = _check_strings(value)
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        if len(pattern.encode()) > 256:
-            raise ValueError("must be patterns of at most 256 bytes")
+        _must(len(pattern.encode()) <= 256, "be patterns of at most 256 bytes")
         try:
             re.compile(pattern)
         except (re.error, RecursionError, OverflowError) as error:
-            raise ValueError(f"must be regular expressions ({error} in {pattern!r})") from None
+            _must(False, f"be regular expressions ({error} in {pattern!r})")
     return patterns
 
 
 def _check_token_ids(value: Any) -> list[int]:
-    items: list[Any] = [None]
-    if isinstance(value, list | tuple | set | frozenset):
-        items = [_without_numpy(item) for item in value]
-    if any(type(item) is not int or item < 0 for item in items):  # True is an int as well
-        raise ValueError("must be a list of token ids, integers of at least 0")
+    is_list = isinstance(value, list | tuple | set | frozenset)
+    items: list[Any] = [_without_numpy(item) for item in value] if is_list else [None]
+    are_ids = all(type(item) is int and item >= 0 for item in items)  # True is an int as well
+    _must(are_ids, "be a list of token ids, integers of at least 0")
     return items
 
 
 def _check_bias(value: Any) -> dict[str, float]:
-    if not isinstance(value, Mapping):
-        raise ValueError("must be a mapping of token ids (as strings) to numbers")
+    _must(isinstance(value, Mapping), "be a mapping of token ids (as strings) to numbers")
     bias = {str(token): _without_numpy(amount) for token, amount in value.items()}
-    if not all(re.fullmatch("[0-9]+", token) for token in bias):
-        raise ValueError("must have token ids as keys")
-    if not all(type(amount) in (int, float) and math.isfinite(amount) for amount in bias.values()):
-        raise ValueError("must have a finite number for every token id")
+    _must(all(re.fullmatch("[0-9]+", token) for token in bias), "have token ids as keys")
+    are_numbers = all(type(amount) in (int, float) and math.isfinite(amount) for amount in bias.values())
+    _must(are_numbers, "have a finite number for every token id")
     return bias
 
 
 def _check_grammar(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError(
-            f"must be a {'string; use json.dumps(...)' if isinstance(value, dict | list) else 'non-empty string'}"
-        )
-    return value
+    _must(not isinstance(value, dict | list), "be a string; use json.dumps(...)")
+    _must(isinstance(value, str) and value, "be a non-empty string")
+    return str(value)
 
 
 Count = Annotated[int, BeforeValidator(_without_numpy)]
@@ -97,10 +95,15 @@ Grammar = Annotated[str | None, PlainValidator(_check_grammar)]
 
 
 class SamplingParams(BaseModel):
-    """Sampling parameters under SGLang's names and in its ranges; a backend refuses those it lacks.
+    """Sampling parameters under SGLang's names and in its ranges; a subclass names those that its backend lacks.
 
     None means the backend's default. The last three shape the text of an answer, which nothing here reads.
     """
+
+    lacking: ClassVar[Collection[str]] = ()
+    """Parameters that the backend does not have."""
+    why_lacking: ClassVar[str] = ""
+    """The rest of a sentence that says so."""
 
     # Strict, because SGLang refuses 1.0 for a count and unknown names, and routers drop the latter silently.
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -163,6 +166,10 @@ def check_sampling_params(
         raise BackendRequestError(f"sampling_params must be a mapping of names to values, got {params!r}")
     values = {name: value for name, value in dict(params).items() if value is not None}
     extra = {name: copy.deepcopy(values.pop(name)) for name in list(values) if name in extra_keys}
+    if lacking := next((name for name in values if name in model.lacking), None):
+        raise BackendRequestError(
+            f"sampling_params[{lacking!r}] must be left out: {model.why_lacking}, got {values[lacking]!r}"
+        )
     try:
         validated = model.model_validate(values)
     except ValidationError as error:

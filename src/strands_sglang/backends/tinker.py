@@ -9,9 +9,8 @@ import asyncio
 import importlib
 import inspect
 from array import array
-from typing import Any, Final, Never
+from typing import Any, Final
 
-from pydantic import field_validator
 from typing_extensions import override
 
 from ..exceptions import BackendAnswerError, BackendConnectionError, BackendError, BackendRequestError
@@ -39,20 +38,17 @@ _NAMES: Final = {
     "sampling_seed": "seed",
 }
 """Our names of sampling parameters, and Tinker's."""
-_LACKING: Final = sorted(
-    set(SamplingParams.model_fields)
-    - set(_NAMES)
-    - {"skip_special_tokens", "no_stop_trim", "spaces_between_special_tokens"}  # of text, which is not asked for
-)
 
 
 class TinkerSamplingParams(SamplingParams):
     """The sampling parameters that Tinker's API has."""
 
-    @field_validator(*_LACKING, mode="before")
-    @classmethod
-    def _refuse(cls, value: Any) -> Never:
-        raise ValueError("must be left out: Tinker's API does not have it; stops are given as stop_token_ids")
+    lacking = (
+        set(SamplingParams.model_fields)
+        - set(_NAMES)
+        - {"skip_special_tokens", "no_stop_trim", "spaces_between_special_tokens"}  # of text, which is not asked for
+    )
+    why_lacking = "Tinker's API does not have it; stops are given as stop_token_ids"
 
 
 class TinkerClient(Backend):

@@ -16,10 +16,9 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Never, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
-from pydantic import field_validator
 
 from ...exceptions import (
     BackendConnectionError,
@@ -54,17 +53,12 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-UNKNOWN = "stop_regex", "structural_tag"
-"""Sampling parameters that the engine does not have."""
-
 
 class EngineSamplingParams(SamplingParams):
     """The engine's sampling parameters."""
 
-    @field_validator(*UNKNOWN, mode="before")
-    @classmethod
-    def _refuse(cls, value: Any) -> Never:
-        raise ValueError("must be left out: the embedded engine does not have it")
+    lacking = ("stop_regex", "structural_tag")
+    why_lacking = "the embedded engine does not have it"
 
 
 class EmbeddedEngine(Backend):
@@ -161,7 +155,7 @@ class EmbeddedEngine(Backend):
             logprobs=LogprobKind.TEMPERED,
             prompt_scoring=PromptScoring.CACHED,
             images=self._vision is not None,
-            constraints=CONSTRAINTS - {*UNKNOWN},
+            constraints=CONSTRAINTS.difference(EngineSamplingParams.lacking),
             weight_versions=True,
             seeds=True,
         )

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Final, Never
+from typing import Annotated, Any, Final
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from ...exceptions import BackendRequestError
 from .. import sampling
@@ -62,10 +62,8 @@ class VLLMSamplingParams(SamplingParams):
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
     repetition_penalty: Annotated[Number, Field(gt=0)] | None = None
 
-    @field_validator("stop_regex", mode="before")  # the only one that vLLM does not have
-    @classmethod
-    def _refuse(cls, value: Any) -> Never:
-        raise ValueError("must be left out: vLLM would ignore it without a word")
+    lacking = ("stop_regex",)
+    why_lacking = "vLLM would ignore it without a word"
 
 
 FIELDS: Final = frozenset({"model", "cache_salt", "priority", "kv_transfer_params", "reasoning_ended"})
