@@ -27,11 +27,11 @@ class ChatEnv(Environment):
     """An assistant and a simulated user talk until the user is done.
 
     The action's message is the user's first. The assistant's model sees one conversation, so its tokens are one
-    trajectory in which only the assistant's own tokens carry loss; a user played by a model has a trajectory of its own
+    trajectory in which only the assistant's own tokens carry loss; a user played by a model has a separate trajectory
     in `StepResult.trajectories`. Without a user, or with `max_user_turns=0`, a step is one exchange.
 
     Args:
-        user: The simulated user, or a list of what it says after its first message. None for a single exchange.
+        user: The simulated user, or a list of its messages after the first. None for a single exchange.
         max_user_turns: Messages of the user after the first.
         **options: Further arguments of `Environment`.
 
@@ -108,7 +108,7 @@ class SimulatedUser(ABC):
 
 
 class ScriptedUser(SimulatedUser):
-    """Says the same things, the messages after the first, whatever the answers are."""
+    """Says the same messages after the first, regardless of the answers."""
 
     def __init__(self, messages: Sequence[str]) -> None:
         if isinstance(messages, str):
@@ -122,7 +122,7 @@ class ScriptedUser(SimulatedUser):
 
 @dataclass(eq=False)
 class ModelUser(SimulatedUser):
-    """A model plays the user. Its tokens are a trajectory of their own, named and not trained.
+    """A model plays the user. Its tokens are a separate trajectory, named and not trained.
 
     Args:
         model_factory: Makes its model. None uses the environment's own factory.

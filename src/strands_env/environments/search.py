@@ -66,7 +66,7 @@ class SearchProvider(Protocol):
 
 
 class LocalSearch:
-    """Search in documents in memory, ranked by BM25: for tests, and for benchmarks with a corpus of their own.
+    """Search in documents in memory, ranked by BM25: for tests, and for benchmarks that bring a corpus.
 
     Raises:
         ValueError: Two pages have the same address.

@@ -61,7 +61,7 @@ if hasattr(environment_plugin, "date"):
 SUBAGENT = "subagent"
 """Name of sub-agents in trajectories."""
 _OFF: Mapping[str, Any] = dict.fromkeys(("session", "memory", "skills", "context_manager", "caching"), False)
-"""What would write to this machine, read from it, change the history, or is a matter of the server."""
+"""Plug-ins that would write to this machine, read from it, change the history, or concern the server."""
 _NO_NETWORK: Mapping[str, Any] = {"web_fetch": False, "web_search": False}
 _PLACES = {
     "model": "model_factory",
@@ -75,7 +75,7 @@ _PLACES = {
     "agent_id": "nothing: each step has its own",
     "retry_strategy": "nothing: the model retries inside a call",
 }
-"""Arguments of an agent that an environment gives itself, and what they are made from."""
+"""Arguments of an agent that an environment gives itself, with their sources."""
 
 
 class StrandsHarnessEnv(Environment):
@@ -150,7 +150,7 @@ class StrandsHarnessEnv(Environment):
         await self.sandbox.start()
 
     async def invoke(self, agent: Agent, prompt: str | list[Any] | None) -> AgentResult:
-        """Invoke the agent, on the environment's day, and wait for what its memory saves."""
+        """Invoke the agent, on the environment's day, and wait until its memory is saved."""
         token = _today.set(self.today)
         try:
             result = await super().invoke(agent, prompt)

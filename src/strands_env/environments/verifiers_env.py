@@ -133,7 +133,7 @@ class VerifiersEnvironment(Environment):
     """An environment of verifiers: its taskset gives the actions, its seats play, its rewards score.
 
     Every call of the policy goes through verifiers' own interception and then a session of an in-process gateway, so
-    limits, stops and rewards of verifiers see what they always see, and the tokens are exact. Seats are agents with
+    limits, stops and rewards of verifiers work as ever, and the tokens are exact. Seats are agents with
     their names; one that the environment marks as not trainable is not trained.
 
     Args:
@@ -168,7 +168,7 @@ class VerifiersEnvironment(Environment):
         return {"config": self.config.model_dump(mode="json"), "seat": self.seat}
 
     async def cleanup(self) -> None:
-        """End what is left of the episode."""
+        """End the episode, where it still runs."""
         episode, self._episode = self._episode, None
         if episode is not None:
             episode.cancel()
@@ -300,7 +300,7 @@ class _AgentConfig(NullHarnessConfig):
 
 
 class _AgentHarness(NullHarness):
-    """A Strands agent in this process, with the task's tools and nothing else."""
+    """A Strands agent in this process, with the task's tools alone."""
 
     SUPPORTS_TOOL_INTERCEPTION = False
 

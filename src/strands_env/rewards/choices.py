@@ -34,7 +34,7 @@ _RIGHT = (
     r"\)?\s+(?:is|seems|looks)\s+(?:the\s+)?(?:only\s+)?(?:correct|right|best|most\s+(?:plausible|likely|reasonable)|(?:possible\s+|final\s+)?answer(?!\s+\w)"
     r"|(?:one|option|choice|answer)\s+(?:left|remaining|that\s+(?:fits|works)))\b"
 )
-# What stands before and after a stated letter, with its weight: one of more weight overrules those before it.
+# Patterns before and after a stated letter, with a weight: one of more weight overrules those before it.
 _STATED = [
     (weight, re.compile(rf"{before}{_OPTION}?{_LETTER}{after}", re.MULTILINE))
     for weight, before, after in (
@@ -157,7 +157,7 @@ _QUESTIONS = re.compile(r"\A(?:[^.!?\n]*\?\s*)+(?=\S)")
 def find_polar(text: str) -> bool | None:
     """The truth of a text that answers with yes or no, or calls something true or false; None for any other.
 
-    It is the first word, or what follows "the answer is", unless a later sentence takes it back.
+    The first word counts, or the one behind "the answer is", unless a later sentence takes it back.
     """
     text = _QUESTIONS.sub("", re.sub(r"[*`{}$]|__|\\(?:text|math)\w*", "", text))
     stated = [(found.end(), found["yes"] is not None) for found in _POLAR_STATED.finditer(text)]

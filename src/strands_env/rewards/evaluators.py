@@ -28,8 +28,8 @@ _EXPECTED = (
 def actions_from_cases(cases: Iterable[Case]) -> list[Action]:
     """Cases as tasks: the input is the message, the expected output the ground truth.
 
-    A task has the name of its case as its id, else its place, as in `case-3`: the case's own session id may be another
-    in every process. What else is expected, and the metadata, are fields of the task context.
+    A task has the name of its case as its id, or its place, as in `case-3`: the case's own session id may be another
+    in every process. The other expectations, and the metadata, are fields of the task context.
     """
     actions = []
     for place, case in enumerate(cases):
@@ -50,7 +50,7 @@ def from_evaluator(
 ) -> RewardFunction:
     """The score of an evaluator of strands-agents-evals as a reward.
 
-    The evaluator gets the task's text, the final response (empty where there is none), what the case expects, and the
+    The evaluator gets the task's text, the final response (empty where there is none), the case's expectations, and the
     whole conversation with its tool calls as a `Session`. Its outputs become one score through its own `aggregator`
     (the mean, unless it has another); those that judge nothing (`not_applicable`) are left out, and without any other
     the reward abstains. `info` has `pass`, `reason` and every output. An evaluator that raises is a failure of the
@@ -58,7 +58,7 @@ def from_evaluator(
 
     Args:
         evaluator: The evaluator, or a function that makes a fresh one for each score, as in
-            `lambda: OutputEvaluator(rubric, model=model_factory())`: what an `SGLangModel` sampled stays in it.
+            `lambda: OutputEvaluator(rubric, model=model_factory())`: an `SGLangModel` keeps its samples.
         fields: Further fields of the `EvaluationData`, or others in place of these, such as
             `actual_environment_state`.
     """
@@ -106,7 +106,7 @@ class _EvaluatorReward(RewardFunction):
             else:
                 outputs = await evaluator.evaluate_async(data)
         except (AttributeError, TypeError) as error:
-            # Else it could be taken for a reward function that cannot read an answer which the policy never gave.
+            # Otherwise it could be taken for a reward function that cannot read an answer which the policy never gave.
             raise RuntimeError(f"the evaluator {name!r} failed: {type(error).__name__}: {error}") from error
         if not isinstance(outputs, list) or not all(isinstance(output, EvaluationOutput) for output in outputs):
             raise RuntimeError(f"the evaluator {name!r} must return a list of EvaluationOutput, got {outputs!r:.200}")

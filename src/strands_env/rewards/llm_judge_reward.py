@@ -34,7 +34,7 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
 
     `info["status"]` is `success` or `error`. A failure of the prompt, the judge or the scoring is recorded in `info`
     (`error_type`: `prompt_error`, `judge_error`, `reward_error`; `error`) and gives `default_reward`. Without one the
-    step ends with `REWARD_ERROR`, which says why: what was not judged is neither bad nor undecided. An answer that the
+    step ends with `REWARD_ERROR`, which says why: an unjudged answer is neither bad nor undecided. An answer that the
     judge cannot take (too long for its context, withheld by its service) is 0.0, with `info["reason"]`, if the judge
     takes the same question with a short answer; so is a missing one from which no prompt can be made.
 
@@ -107,7 +107,7 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
     async def _judge(self, prompt: str) -> Any:
         attempt = 0
         while True:
-            # After the last the first again: what was throttled may have recovered.
+            # After the last the first again: a throttled service may have recovered.
             source: Any = self.judge_models[attempt % len(self.judge_models)]
             # A class has `stream` too, but is a factory.
             is_model = hasattr(source, "stream") and not isinstance(source, type)

@@ -111,9 +111,9 @@ class ExactMatchReward(RewardFunction):
 
 
 class RegexMatchReward(RewardFunction):
-    r"""1.0 where a regular expression matches the final response, else 0.0.
+    r"""1.0 where a regular expression matches the final response, otherwise 0.0.
 
-    With a group, what the last match captured must also be the ground truth: `RegexMatchReward(r"#### (\S+)", group=1)`
+    With a group, the last match's group must also be the ground truth: `RegexMatchReward(r"#### (\S+)", group=1)`
     reads a GSM8K answer.
 
     The search runs in a thread, by the package `regex`, and does not hold up the event loop. An answer on which it
@@ -184,14 +184,14 @@ class RegexMatchReward(RewardFunction):
 
 
 class FormatReward(RewardFunction):
-    r"""1.0 where replies have a form, else 0.0: `FormatReward(r"\\boxed\{")`.
+    r"""1.0 where replies have a form, otherwise 0.0: `FormatReward(r"\\boxed\{")`.
 
     With `every_turn` the reward is the share of replies that have it, and each turn has its own reward.
     A reply on which the search takes too long does not have the form; `info` has the reason `timeout`.
 
     Args:
         pattern: Regular expression, searched for anywhere in a reply's text; anchor it with `^` and `$` for the whole.
-        every_turn: Look at every reply that has text; else at the final response only.
+        every_turn: Look at every reply that has text, not at the final response alone.
         flags: Flags of `re`; by default `.` matches line breaks too.
         timeout: Seconds of CPU time one search may take.
 
@@ -235,9 +235,9 @@ class FormatReward(RewardFunction):
 
 
 class NumberReward(RewardFunction):
-    """1.0 where the answer's number is the ground truth, compared exactly; else 0.0.
+    """1.0 where the answer's number is the ground truth, compared exactly; otherwise 0.0.
 
-    It is the one that the final response states ("the answer is 4", a line `#### 4`), else its last. Numbers may have
+    The number that the final response states counts ("the answer is 4", a line `#### 4`), or its last. Numbers may have
     separators of thousands (`1,234`, `1 234`), an exponent (`1e3`, `4.2 × 10^3`), a scale (`5k`, `1M`, `2 million`), a
     percent sign, a fraction (`1/2`, `3 1/2`) and any spelling of the minus sign; words are read where there are no
     digits (`forty-two`). `50%` is 0.5, and 50 where no percent sign is asked for. A part of a

@@ -41,9 +41,9 @@ class MathRewardFunction(RewardFunction):
     r"""1.0 where the answer denotes the same as the ground truth, 0.0 where not, None where that is not certain.
 
     Both are read whole or not at all. The last `\boxed{...}` of the final response counts, with the formula that it
-    is a part of; without one, what follows "the answer is", else its last formula or number. Several boxes count
+    is a part of; without one, the text behind "the answer is", or its last formula or number. Several boxes count
     together only where the ground truth is a set or list. Numbers are compared exactly; decimals of six digits or
-    more also equal what they round (see `strands_env.rewards.mathematics.values`). Verification runs in shared worker
+    more also equal those they round (see `strands_env.rewards.mathematics.values`). Verification runs in shared worker
     processes with a limit on CPU time and memory, so an answer that explodes cannot hang, leak or kill anything; it
     is wrong, with reason `timeout`.
 
@@ -154,7 +154,7 @@ class _Verifier:
         return answer
 
     def _read(self, seconds: float) -> str:
-        """The next line; what came so far, if the process ends or is killed for taking too long."""
+        """The next line; a part of it, if the process ends or is killed for taking too long."""
         assert self._process.stdout is not None
 
         def time_out() -> None:
@@ -212,7 +212,7 @@ class VerifierPool:
             return worker.request(fields, seconds)
         except BaseException as error:
             if worker is not None:
-                worker.kill()  # what it would still write belongs to no later request
+                worker.kill()  # its late answer belongs to no later request
             if not isinstance(error, WorkerDiedError):
                 raise
             if is_repeat or closings != self._closings:

@@ -1,4 +1,4 @@
-"""Verifies answers in a process of its own, which may be killed at any moment.
+"""Verifies answers in a separate process, which may be killed at any moment.
 
 Run as a script by `math_reward`. Requests and answers are lines of JSON. The first
 line of output says that a first verification has been done, which imports and builds more than all later ones.
@@ -17,7 +17,7 @@ import signal
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2]))  # last: what lies beside this package shadows nothing
+sys.path.append(str(Path(__file__).parents[2]))  # last: files beside this package shadow nothing
 
 from strands_env.rewards.mathematics.answers import verify
 

@@ -29,14 +29,14 @@ _LONG = 4000
 _LAST = 1000
 """Numbers of a text that may be its answer."""
 _AROUND = 120
-"""Characters before and after a number that say what it is."""
+"""Characters before and after a number that say its role."""
 
 _DASHES = str.maketrans("\u2212\u2012\u2013\u2014\u2010\u2011\u2044", "------/")
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _POWER = r"\^\s*(?:\{\s*([-+]?\d{1,4})\s*\}|([-+]?\d{1,4})(?!\d))"
 _LETTER = r"[^\W\d_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # Chinese, Japanese and Korean write no space
 _BOX = "\ue000"
-"""Stands in front of what a box holds."""
+"""Stands in front of the contents of a box."""
 _REPLACED = [
     (re.compile(pattern), text)
     for pattern, text in (
@@ -109,7 +109,7 @@ _REASON = re.compile(
 )
 """In front of a number that explains another, or stands in brackets behind it."""
 _ADJUNCT = re.compile(r"(?i)\d[^.,;:=\n]*\s(?:after|in)\s+(?:an?\s+|the\s+|each\s+)?(?:[$£€]|\\\$)?\Z")
-"""In front of a number that only says where, or after what: `36 students in 2 classes`."""
+"""In front of a number of an adjunct: `36 students in 2 classes`."""
 _STATED = re.compile(
     rf"(?:{ANSWER}(?i:\s+(?:to|for)\b[^.\n]{{0,80}}?)?\s*(?:{IS}|\bequals\b)"
     r"|(?i:\bactually,?(?:\s+it\s+is)?|\bcorrection:|\b(?:wait|no|rather|instead)\b[^.\n\d]{0,40}?\b(?:it|that)(?:['’]s|\s+is)))[\s:=\"'(\[$]*(?:(?i:indeed|thus|probably|exactly|simply|equal\s+to)\s+)?\Z"

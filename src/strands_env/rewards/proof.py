@@ -47,7 +47,7 @@ class TaskVerdict(StrEnum):
     """The use of a task for training."""
 
     SOUND = "sound"
-    """Its solution wins, nothing else does, and all do so every time."""
+    """Its solution wins, all other answers lose, and all do so every time."""
     BROKEN = "broken"
     """Its solution was not scored: there is none, or the reward, the container or its verifier failed."""
     UNSOLVED = "unsolved"
@@ -107,7 +107,7 @@ def right_answers(gold: str) -> dict[str, str]:
 
 
 def wrong_answers(gold: str, others: Sequence[str] = (), prompt: str = "") -> dict[str, str]:
-    """Answers that differ from the gold, by what they are: other golds, the gold changed in one place, no answer.
+    """Answers that differ from the gold, by their names: other golds, the gold changed in one place, no answer.
 
     Args:
         others: Golds of other tasks. One that may be the same value in another spelling is left out.
@@ -216,7 +216,7 @@ def _differs(other: str, gold: str) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class _Trial:
-    """An answer and what it scored; `why` where it was not scored."""
+    """An answer and its scores; `why` where it was not scored."""
 
     name: str
     text: str
@@ -261,7 +261,7 @@ class RewardProof:
             not, nor those for which there was no time.
         wins: A gold won: the reward can be won by an answer alone.
         loses: A wrong answer lost: the reward reads answers.
-        declares: The reward gave examples of its own.
+        declares: The reward gave examples itself.
         lost_forms: Forms of the gold that lose where another wins, with the ids of those tasks: spellings that the
             reward does not read.
         highest_wrong: The most that an answer scored that lost.
@@ -382,7 +382,7 @@ def asks_models(reward_fn: Any) -> bool:
 
 
 def examples_of(reward_fn: Any, action: Action) -> RewardExamples | None:
-    """The reward's own examples for a task, else the gold in its usual forms; None where there is nothing to try."""
+    """The reward's own examples for a task, or the gold in its usual forms; None where there is nothing to try."""
     own = getattr(getattr(reward_fn, "function", reward_fn), "examples", None)
     if own is not None:
         found: RewardExamples | None = own(action)

@@ -1,4 +1,4 @@
-r"""What the words around an answer say of it: that it is denied, one of several, or a part of something larger.
+r"""The words around an answer: those that deny it, or make it one of several, or a part of something larger.
 
 One set of rules for boxes, numbers in prose and letters of options; `before` and `after` are the text around it.
 """
@@ -135,7 +135,7 @@ _DOUBT = re.compile(
       |(?:was|is|that['’]s)\ (?:wrong|incorrect|not\ (?:right|correct)))(?!\w)|不对""",
     re.VERBOSE,
 )
-"""A second thought about what stands before it."""
+"""A second thought about the text before it."""
 _SUBJECT = (
     r"(?:(?P<pronoun>\b(?:that|this|it|which))|\bI|\b(?:the|my|our|this|that)\s+(?:\w+\s+){0,2}?(?:answer|result|value|solution|choice"
     r"|guess|claim|conclusion|reasoning|calculation|computation|count)|\bthe\s+(?:above|box(?:\s+above|ed\s+\w+)?)|\b(?:what|which)\s+I\s+(?:said|wrote|gave|got|boxed))"
@@ -184,7 +184,7 @@ _ASIDE = re.compile(
       (?![^\n]*\b(?:instead|correction|I\s+was\s+wrong|should\s+(?:be|have\s+been))\b)""",
     re.VERBOSE,
 )
-"""Opens a sentence about another case, or about what others say."""
+"""Opens a sentence about another case, or about the words of others."""
 _IS_NOW = (
     r"\s*(?:['’]s|\b(?:is|was|should\s+(?:be|have\s+been)|must\s+be|has\s+to\s+be|becomes|equals|comes\s+to)\b|[=:])\s*:?\s*"
     r"(?:(?:actually|really|in\s+fact|indeed|just|only|simply|thus|therefore)\s+)?"
@@ -246,7 +246,7 @@ class Remark(StrEnum):
 def remarks(after: str) -> list[tuple[Remark, int]]:
     """The remarks about an answer in the text behind it, each with the place behind its words, in order.
 
-    A sentence about another case, or about what others say, is none.
+    A sentence about another case, or about the words of others, is none.
     """
     found: list[tuple[Remark, int]] = []
     doubts = is_aside = False
@@ -353,7 +353,7 @@ def says_none(text: str, question: str) -> bool:
 
 
 def is_aside(sentence: str) -> bool:
-    """True if a sentence is about another case, or about what others say: `For 5 players it is 20`."""
+    """True if a sentence is about another case, or about the words of others: `For 5 players it is 20`."""
     return _ASIDE.match(sentence) is not None or is_supposed(f"{sentence} ")
 
 

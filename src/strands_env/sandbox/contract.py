@@ -1,7 +1,7 @@
 """The contract of a sandbox: run a command, read a file, write a file, close. How calls end is data.
 
 `Sandbox` is what judges, code tools, harnesses and tasks use. It is a sandbox of the Strands SDK, which
-`Agent(sandbox=...)` and the tools of the SDK take, with what that lacks: typed ends, limits, standard input, an end.
+`Agent(sandbox=...)` and the tools of the SDK take, and adds typed ends, limits, standard input, an end.
 `strands_env.testing.SandboxContract` tests an implementation, and `SandboxCapabilities` says what it can do beyond it.
 
 SandboxError                      a failure of the sandbox, never of the code in it
@@ -135,7 +135,7 @@ class ExecLimits:
 
 
 def wall_seconds(timeout: float | None, limits: ExecLimits | None, most: float) -> float:
-    """The time limit of a call: that of its limits, else `most`, and less where the call says so.
+    """The time limit of a call: that of its limits, otherwise `most`, and less where the call says so.
 
     Raises:
         ValueError: `timeout` is not positive.
@@ -154,7 +154,7 @@ class ExecResult:
         stdout: Standard output; invalid UTF-8 is shown as `\xNN`.
         stderr: Standard error, likewise.
         dropped_bytes: Bytes of both streams that were not kept.
-        note: For the one who wrote the code: which limit was met, whether state was lost. Empty if all is well.
+        note: For the author of the code: the limit that was met, the loss of state. Empty if all is well.
         seconds: Duration.
     """
 
@@ -173,7 +173,7 @@ class ExecResult:
 
     @property
     def shell_status(self) -> int:
-        """The exit code as a shell reports it, also of what was ended."""
+        """The exit code as a shell reports it, also of a process that was ended."""
         if self.outcome is Outcome.TIMEOUT:
             return 124  # as the program `timeout`
         if self.outcome is Outcome.OUT_OF_MEMORY:
@@ -226,10 +226,10 @@ class ExecOptions(TypedDict, total=False):
 
 
 class Sandbox(PosixShellSandbox):
-    """A place to run foreign code: a work directory, and processes that see nothing else of this machine.
+    """A place to run foreign code: a work directory, and processes that see no more of this machine.
 
     It starts with its first call and ends with `close`, with everything in it; used again, it starts afresh. Calls may
-    overlap: an implementation that cannot run two at a time lets them wait in order. Whatever code does is an
+    overlap: an implementation that cannot run two at a time lets them wait in order. The outcome of code is an
     `ExecResult`; only a failure of the sandbox raises `SandboxError`. A cancelled call leaves nothing running.
 
     The SDK's methods (`execute`, `execute_code`, their streaming forms, `list_files`, `remove_file`) stand on these;

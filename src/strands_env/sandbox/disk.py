@@ -1,4 +1,4 @@
-"""A file system of its own for what a sandbox writes: the kernel keeps its size, whatever code does.
+"""A separate file system for the files of a sandbox: the kernel keeps its size against any code.
 
 Root gets one in a file: ext4 behind a loop device. Files without a name, descriptors under way in a socket, deep
 folders and processes between two calls all count there, and nobody has to look. An ordinary user may not mount one; for
@@ -23,9 +23,9 @@ from .bubblewrap.guest.system import LIBC, check
 logger = logging.getLogger(__name__)
 
 FILES = "files"
-"""Folder of a sandbox's folder: `upper` and `work`, and the mount point where it has a file system of its own."""
+"""Folder of a sandbox's folder: `upper` and `work`, and the mount point where it has a separate file system."""
 RESERVE, _RESERVED_FILES, _RESERVED_BYTES = "reserve", 128, 16 << 20
-"""Room for what is done with a disk that code has filled: the grading of its work."""
+"""Room for the grading of work on a disk that code has filled."""
 _BYTES_PER_INODE, _INODE_BYTES = 4096, 256  # as many files as blocks: small ones must not end before the room does
 _GET_FREE, _CONFIGURE, _SHUTDOWN, _AUTOCLEAR = 0x4C82, 0x4C0A, 0x8004587D, 4  # linux/loop.h, ext4.h
 _LOOP_MAJOR = 7

@@ -1,4 +1,4 @@
-"""Folders that end with their owner: what a killed process leaves is found by its lock, and removed by its heir.
+"""Folders that end with their owner: those of a killed process are found by their locks, and removed by its heir.
 
 An owned folder has a file `lock` that its process keeps locked. The kernel gives the lock back however the process
 ends, and it holds between containers that share the folder, where process ids mean nothing.
@@ -33,14 +33,14 @@ _HEIR = (
 )
 _CLEAN = "import sys; from strands_env.sandbox.folders import remove_left; remove_left(int(sys.argv[1]), sys.argv[2])"
 _heirs: set[tuple[int, str]] = set()
-"""What has an heir: places of processes, since a fork has none of its own."""
+"""Processes and places that have an heir; a fork does not inherit one."""
 _heirs_lock = threading.Lock()
 _held: dict[str, tuple[int, int]] = {}
 """By owned folder, the process that owns it (a fork does not) and the descriptor of its lock."""
 
 
 def announce(place: str = "") -> None:
-    """Have what this process leaves removed: its control groups, and folders whose path begins like this.
+    """Have the remains of this process removed: its control groups, and folders whose path begins like this.
 
     The first time, the control groups of processes that are gone are removed.
     """
@@ -65,7 +65,7 @@ def announce(place: str = "") -> None:
 
 
 def make_owned_folder(parent: str | os.PathLike[str], prefix: str) -> str:
-    """A new folder that no other user can enter; what killed processes left under this prefix is removed first."""
+    """A new folder that no other user can enter; folders of killed processes under this prefix are removed first."""
     Path(parent).mkdir(parents=True, exist_ok=True)
     remove_orphans(parent, prefix)
     announce(os.path.join(os.path.abspath(parent), prefix))
@@ -134,7 +134,7 @@ def lock(folder: str | os.PathLike[str], *, shared: bool = False) -> int | None:
 
 
 def discard(folder: str) -> None:
-    """Remove a folder in which foreign code did as it liked; what cannot be removed stays."""
+    """Remove a folder of foreign code; files that cannot be removed stay."""
     try:
         remove_tree(folder)
     except OSError as error:
@@ -148,6 +148,6 @@ def _discard_owned(folder: str) -> None:
 
 
 def _remove_held() -> None:
-    """Leave nothing of what was never closed when this process ends."""
+    """Remove the folders that were never closed when this process ends."""
     for folder in [folder for folder, (owner, _) in _held.items() if owner == os.getpid()]:
         remove_owned_folder(folder)

@@ -31,7 +31,7 @@ class CodeMode(StrEnum):
 class CodeSandboxEnv(Environment):
     """Code with state that lasts an episode: from `reset` to `cleanup`, over all steps between.
 
-    The sandbox starts with the first tool call. Whatever code does gives a tool result. A sandbox that cannot be
+    The sandbox starts with the first tool call. Any behaviour of the code gives a tool result. A sandbox that cannot be
     started or reached ends the step as `TOOL_ERROR` without a reward. One that ends under the code it runs
     (`sandbox_lost`) is a tool result, and the agent goes on in a new one: `score_lost` says whether that counts.
     `limits`, `python` and `slots` are those of `BubblewrapSandbox`.

@@ -3,7 +3,7 @@
     harbor run --environment-import-path strands_env.environments.harbor.backend:BubblewrapEnvironment ...
 
 The image is the task's `docker_image`. Where a task has a Dockerfile alone, it is the one that
-`strands-env images build` has made of it as it is now. A verifier with an image of its own runs in that.
+`strands-env images build` has made of it as it is now. A verifier with its own image runs in that.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Closable(BaseEnvironment):
         super().__init__(*args, **kwargs)
 
     def validate_network_policy_support(self, network_policy: NetworkPolicy | None = None) -> None:
-        """Refuse what the backend cannot keep; without a network every policy is kept."""
+        """Refuse a policy that the backend cannot keep; without a network it keeps every one."""
         if self._closed:
             return
         try:
@@ -90,7 +90,7 @@ class BubblewrapEnvironment(_Closable):
     ) -> None:
         self._image, self._binds, self.snapshot_folder = image, dict(binds or {}), snapshot
         self.container: ImageSandbox | None = None
-        """The sandbox that commands run in; tests have one of their own."""
+        """The sandbox that commands run in; tests have another."""
         self._stopping = asyncio.Lock()
         self._lost: list[str] = []  # folders of lost containers, whose files it goes on with
         self.machine_failure: OSError | None = None
@@ -170,7 +170,7 @@ class BubblewrapEnvironment(_Closable):
                 await default_threads.run(remove_owned_folder, self._lost.pop())
 
     async def revive(self) -> None:
-        """Start it again with the files that it has, and none of its processes: what to do with a lost one."""
+        """Start it again with the files that it has, and none of its processes; for a lost container."""
         lost = self.sandbox
         folder = await lost.release_layer()
         self._lost.append(os.path.dirname(folder))
@@ -218,7 +218,7 @@ class BubblewrapEnvironment(_Closable):
         )
 
     async def service_exec(self, command: str, **options: Any) -> ExecResult:
-        """Run a collect hook. Harbor takes what lies there if it fails: an agent could make it fail, and forge that."""
+        """Run a collect hook. Harbor takes the files there if it fails, which an agent could bring about, and forge."""
         failure = "could not be run"
         try:
             done = await super().service_exec(command, **options)
@@ -249,7 +249,7 @@ class BubblewrapEnvironment(_Closable):
         await self.sandbox.write_folder(source_dir, target_dir)
 
     async def empty_dirs(self, dirs: Sequence[Any], *, chmod: bool = True) -> None:
-        """Make folders anew, also in the place of files: where an artifact goes, the image may have something else."""
+        """Make folders anew, also in the place of files, which the image may have where an artifact goes."""
         await self.sandbox.reset_folders([str(path) for path in dirs], mode=0o777 if chmod else 0o755)
 
     async def is_dir(self, path: str, user: str | int | None = None) -> bool:
@@ -284,7 +284,7 @@ class BubblewrapEnvironment(_Closable):
 
     @contextlib.contextmanager
     def _noting_failures(self) -> Iterator[None]:
-        """Note what is this machine's fault: Harbor takes an artifact that cannot be copied for one that is missing."""
+        """Note this machine's faults: Harbor takes an artifact that cannot be copied for one that is missing."""
         try:
             yield
         except OSError as error:
@@ -294,7 +294,7 @@ class BubblewrapEnvironment(_Closable):
 
 
 class Docker(_Closable, DockerEnvironment):
-    """Harbor's backend `docker`, whose commands have no terminal: one would end what they leave running.
+    """Harbor's backend `docker`, whose commands have no terminal: one would end the processes they leave running.
 
     With the option `network="none"` it needs neither a sidecar, which a hub would have to send, nor a bridge.
     """

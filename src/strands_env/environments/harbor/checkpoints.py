@@ -37,7 +37,7 @@ class Checkpoint:
         path: Its folder; `files` in it is the snapshot of the container.
         task: Name of the task's folder.
         messages: The history so far.
-        turns: The turns of the main path: the ids of each prompt, and what was sampled after it.
+        turns: The turns of the main path: the ids of each prompt, and of the reply sampled after it.
     """
 
     path: str
@@ -95,7 +95,7 @@ class Checkpoint:
         """Give an agent these messages, and its model these turns.
 
         Raises:
-            CheckpointError: A prompt is not what it was: the chat template, the tools or the system prompt differ.
+            CheckpointError: A prompt has changed: the chat template, the tools or the system prompt differ.
         """
         conversation = conversation_of(agent.model)
         tools, messages = agent.tool_registry.get_all_tool_specs(), list(self.messages)

@@ -3,7 +3,7 @@
 An agent that is root can turn any program of its container against the tests, and no list of such programs is complete.
 So on the backend `bubblewrap` the tests run in another container, and see of the agent's only its work: see
 `strands_env.sandbox.images.work`. On Harbor's backends, and with `verifier="in-place"`, they run in the agent's own:
-there only its processes are ended and `/tests` and `/logs/verifier` made anew, and what it left can forge the reward.
+there only its processes are ended and `/tests` and `/logs/verifier` made anew, and its files can forge the reward.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from .outcome import TaskFailedError
 logger = logging.getLogger(__name__)
 
 _ALWAYS = ("/logs/agent", "/logs/artifacts")
-"""What the agent left for whoever looks at the trial; Harbor shows it to the tests too."""
+"""Files that the agent left for people who look at the trial; Harbor shows them to the tests too."""
 _BEFORE = "before"
-"""Folder, also in that of a snapshot, of what was written before the agent began."""
+"""Folder, also in that of a snapshot, with the files written before the agent began."""
 _EMPTY = ("/tests", "/logs/verifier")
 _slots = SandboxSlots()
 """Of containers for tests: one that waited for an agent's slot could wait for that of its own agent."""
@@ -58,10 +58,10 @@ class WorkLayers:
         by_products: Where `learns`: caches too.
         graded: Rewards of other trials by the digest of their work; None makes no digest.
         by_step: Folders to stack above the image, by the number of the step; given ones are used as they are.
-        learned_patterns: Where `learns`: the default paths, and what it changed beside them and the work directory.
-        outside: What it changed outside its work, and the tests did not see.
+        learned_patterns: Where `learns`: the default paths, and those it changed beside them and the work directory.
+        outside: Paths it changed outside its work, which the tests did not see.
         changed_programs: Programs and settings of interpreters in its work that the image has otherwise.
-        cut_links: Links of its work that the tests did not see, as they lead out of it to what the agent must not use.
+        cut_links: Links of its work that the tests did not see, as they lead out of it to files the agent must not use.
         digest: Of the work that the last tests see; the same for the same work.
     """
 
@@ -80,7 +80,7 @@ class WorkLayers:
     _agent: ImageSandbox | None = None
 
     async def keep_start(self, environment: BubblewrapEnvironment) -> None:
-        """Remember what was written before the agent began: the tests find that too."""
+        """Remember the files written before the agent began: the tests find them too."""
         if self.by_step:
             return
         self._folder = await default_threads.run(make_folder)
@@ -91,9 +91,9 @@ class WorkLayers:
             await default_threads.run(copy_upper, os.path.join(snapshot, _BEFORE), os.path.join(place, "upper"))
 
     async def snapshot(self, environment: BubblewrapEnvironment, folder: str) -> None:
-        """Copy what was written so far into a new folder, for an episode that goes on from there."""
+        """Copy the files written so far into a new folder, for an episode that goes on from there."""
         await environment.sandbox.snapshot(folder)
-        if self._folder:  # else nothing is graded by it
+        if self._folder:  # otherwise nothing is graded by it
             await default_threads.run(copy_upper, self._before, os.path.join(folder, _BEFORE))
 
     @property
@@ -138,7 +138,7 @@ class WorkLayers:
     async def grade_in_fresh(
         self, environment: BubblewrapEnvironment, task: TaskConfig, *, step: int, last: bool, tests: Sequence[str]
     ) -> None:
-        """Replace the agent's container by one for the tests; `last` ends it, else `resume_agent` brings it back.
+        """Replace the agent's container by one for the tests; `last` ends it, otherwise `resume_agent` brings it back.
 
         Args:
             tests: Folders with the task's tests.

@@ -70,9 +70,9 @@ class HarborEnv(Environment):
     """A task in Harbor's format: its container, its instruction, its tests.
 
     The agent is ours, with a shell and an editor in the container; with `harness` it is a program in there, whose model
-    calls go through a session of the gateway. The reward is the verifier's. What the verifier cannot say is no reward:
+    calls go through a session of the gateway. The reward is the verifier's, or none:
     a broken, silent or slow verifier ends the step as `REWARD_ERROR`, with the error and without a reward. An agent
-    that uses up the task's time is graded for what it has done, and the step ends as `TASK_TIME_LIMIT_REACHED`.
+    that uses up the task's time is graded for its work so far, and the step ends as `TASK_TIME_LIMIT_REACHED`.
 
     Args:
         task_dir: Folder of the task; None takes `task_dir` of the action's context.
@@ -81,10 +81,10 @@ class HarborEnv(Environment):
         backend_options: Options of that backend: arguments of `BubblewrapEnvironment`, or fields of Harbor's
             `EnvironmentConfig`.
         verifier: "task" runs the tests in a fresh container of the image, over which only the agent's work is laid,
-            unless the task asks for "separate": a container of their own, to which only declared artifacts are copied.
+            unless the task asks for "separate": another container, to which only declared artifacts are copied.
             "in-place" runs them in the agent's own, for tasks that need the whole disk: the agent can forge the reward.
             Harbor's backends have no other way.
-        keep_processes: Let what the agent has started live on while the tests run, in place, for tasks that ask for a
+        keep_processes: Let the agent's processes live on while the tests run, in place, for tasks that ask for a
             server: forgeable too.
         work: Paths that count as the agent's work beside the work directory, such as `/etc/nginx`; or the folder that
             `strands-env check -o` wrote. None takes those of the action's context, those the task declares, or the

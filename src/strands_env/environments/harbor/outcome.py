@@ -28,7 +28,7 @@ class NotMeasuredError(TaskFailedError):
 
 
 def choose_reward(rewards: Mapping[str, float], name: str | None = None) -> float:
-    """The reward to train on, of those that a verifier gave: `name`, else `reward`, else the only one.
+    """The reward to train on, of those that a verifier gave: `name`, otherwise `reward` or the only one.
 
     Raises:
         NotMeasuredError: There is no such reward, or several and none of that name.

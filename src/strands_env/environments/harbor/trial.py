@@ -1,7 +1,7 @@
-"""One trial of Harbor, driven from outside: its agent's turns are ours, everything else is Harbor's.
+"""One trial of Harbor, driven from outside: its agent's turns are ours, all the rest is Harbor's.
 
 Harbor starts the container, checks its health, prepares steps, runs the verifier and parses rewards. Its agent is
-`OutsideAgent`, which has each part done by whoever drives the trial. Tests run where `grading` puts them.
+`OutsideAgent`, which has each part done by the driver of the trial. Tests run where `grading` puts them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class OutsideAgent(OwnAgent):
         await self._keep_work(environment)
 
     async def _keep_work(self, environment: BaseEnvironment) -> None:
-        """A container that is lost at the agent's end, as by its fork bomb, still has what is to be graded."""
+        """A container that is lost at the agent's end, as by its fork bomb, still has the files to be graded."""
         if isinstance(environment, BubblewrapEnvironment) and environment.sandbox.is_lost:
             await environment.revive()
 
@@ -145,7 +145,7 @@ class TaskVerifier(Verifier):
                 await self._trial.layers.resume_agent(own)
 
     def _refuse_odd_numbers(self) -> None:
-        """Refuse what Python takes for a number and no author of tests means: `true`, `1_0`, Arabic digits."""
+        """Refuse texts that Python takes for numbers and no author of tests means: `true`, `1_0`, Arabic digits."""
         path = self.trial_paths.reward_json_path
         if path.exists():
             rewards = json.loads(path.read_text())
@@ -166,7 +166,7 @@ class TaskTrial:
         backend_options: Further fields of Harbor's `EnvironmentConfig`, or arguments of a backend of ours.
         agent: An agent of Harbor's own (`oracle`, `nop`); None for one that is driven from outside.
         verifier: Where tests run: "task", in a fresh container of the image with the agent's work laid over it, unless
-            the task asks for "separate", a container of their own with the declared artifacts alone; "in-place" is the
+            the task asks for "separate", another container with the declared artifacts alone; "in-place" is the
             agent's container, in which it can forge the reward, and the only way on Harbor's backends.
         keep_processes: Let the agent's processes live on while the tests run, which is only possible in place.
         work: Patterns of the paths that count as work beside the work directory; None for those the task declares, or
@@ -322,7 +322,7 @@ class TaskTrial:
                 await asyncio.wait({self._doing})  # no call of a tool may run on into the grading
 
     async def do_part(self, part: Part) -> None:
-        """Have a part done, in the context of whoever drives the trial.
+        """Have a part done, in the context of the trial's driver.
 
         Raises:
             TaskFailedError: The agent failed for no fault of its own: then the part is not graded.
@@ -410,7 +410,7 @@ class TaskTrial:
             await trial.close()
 
     async def snapshot(self, folder: str) -> None:
-        """Copy what was written in the container so far into a new folder."""
+        """Copy the files written in the container so far into a new folder."""
         await self.layers.snapshot(self._trial.agent_environment, folder)
 
     def reward_info(self, rewards: Mapping[str, float]) -> dict[str, Any]:

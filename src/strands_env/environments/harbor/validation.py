@@ -34,7 +34,7 @@ class TaskReport:
     Attributes:
         rewards: Under `oracle`, `nop`, and the name of each cheat.
         errors: Why trials were not measured, or a solution may have failed.
-        work: Patterns of the paths that count as work beside the work directory: what the solution changed, and the
+        work: Patterns of the paths that count as work beside the work directory: the solution's changes, and the
             default ones; None where it was given or declared, or the solution was not graded.
     """
 

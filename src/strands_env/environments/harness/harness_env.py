@@ -47,7 +47,7 @@ DEFAULT_LIMITS = SandboxLimits(
     open_files=4096,
     flood_bytes=256 << 20,
 )
-"""The limits of a harness if nothing else is said: agent programs are large."""
+"""The default limits of a harness: agent programs are large."""
 # Requests refused for what is in them: a program must not be able to end its episode unscored by sending one.
 _OWN_REQUEST = (TemplateError, MessageConversionError, BackendRequestError)
 _PORT = 8080  # in the sandbox's own network, where every port is free
@@ -110,7 +110,7 @@ class ProgramRun:
                 url = f"{place if address is None else address.format(port=port)}/s/{path}"
                 values = {"base_url": f"{url}/v1", "anthropic_url": url, "google_url": url, "key": session.key}
                 values |= {"prompt": prompt, "home": home, "session": session.id}
-                if self.sends_reward:  # else nothing in the sandbox ever holds it
+                if self.sends_reward:  # otherwise nothing in the sandbox ever holds it
                     values["reward_key"] = session.reward_key
                 done = await self._launch(action, sandbox, values)
         except asyncio.CancelledError:  # the episode's time is over
@@ -180,9 +180,9 @@ class HarnessEnvironment(Environment):
     """An agent program of any make as an environment: its model calls go through a gateway session of the step's model.
 
     The step's model decides sampling, budgets and seeds, and holds the trajectories, so evaluators, reports and
-    trainers see what they see of any environment. The program brings its own loop, tools and system prompt.
+    trainers see the same as of any environment. The program brings its own loop, tools and system prompt.
 
-    Whatever a program does to itself once it has sampled is its own: a crash, an exit code other than 0, a limit of its
+    A program answers for its own failure once it has sampled: a crash, an exit code other than 0, a limit of its
     sandbox, a sandbox that it brings down. Such an episode ends as `PROGRAM_FAILED`, is scored like any other, and
     `metrics["gateway"]` says how it ended.
     `python` and `slots` are those of `BubblewrapSandbox`.
@@ -193,8 +193,8 @@ class HarnessEnvironment(Environment):
             inside to listen on. None makes a `BubblewrapSandbox` of the options below.
         session_limits: `Limits` on the program's calls.
         max_requests, max_new_tokens, max_seconds, max_parallel, final_answer: See `Limits`.
-        program_reward: Score an episode by what the program itself sends, with `{reward_key}`, to
-            `{anthropic_url}/reward`, for programs that bring their own grader. Whatever runs in the sandbox can then
+        program_reward: Score an episode by the reward that the program itself sends, with `{reward_key}`, to
+            `{anthropic_url}/reward`, for programs that bring their own grader. Any process in the sandbox can then
             send a reward, the policy's commands too. A program that fails, or is refused at a limit, before it has sent
             one scores 0; one that ends well without is an error of the reward.
         trained_agents: Names or roles (`main`, `subagent`) of the program's agents that are trained; all if None.
@@ -278,7 +278,7 @@ class HarnessEnvironment(Environment):
         await self.sandbox.close()
 
     async def prepare(self, action: Action) -> None:
-        """Put what the task needs into `self.sandbox`, before the program starts. The default does nothing."""
+        """Put the task's files into `self.sandbox`, before the program starts. The default does nothing."""
 
     async def interact(self, agent: Agent, action: Action) -> AgentResult:
         """Run the program against a session of the agent's model."""

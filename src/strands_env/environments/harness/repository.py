@@ -18,22 +18,22 @@ from .recipes import Harness
 logger = logging.getLogger(__name__)
 
 PROTECTED = ("conftest.py", "*/conftest.py", "*.pth", "sitecustomize.py", "*/sitecustomize.py", "pytest.ini", "tox.ini")
-"""Files of which a diff is not taken over, if nothing else is said: they run, or choose, the tests."""
+"""Files of which a diff is not taken over by default: they run, or choose, the tests."""
 REPOSITORY_LIMITS = replace(DEFAULT_LIMITS, disk_bytes=4 << 30, file_bytes=1 << 30, files=1_000_000)
-"""The limits of a sandbox of files of this machine, which lie in memory, if nothing else is said."""
+"""The default limits of a sandbox of files of this machine, which lie in memory."""
 MAX_DIFF_BYTES = 16 << 20
 _GIT = "git -c safe.directory='*' -c core.hooksPath=/dev/null -c user.name=task -c user.email=task@localhost"
 
 
 class RepositoryEnvironment(HarnessEnvironment):
-    """A repository that a program is to change; the reward is 1 where the tests pass with its diff, else 0.
+    """A repository that a program is to change; the reward is 1 where the tests pass with its diff, otherwise 0.
 
     The program works on a copy. Afterwards its sandbox is closed, with its hooks, caches and leftovers, and its diff is
-    applied to another copy in a sandbox of the same make. Files of `protected` keep what the repository has. A diff
+    applied to another copy in a sandbox of the same make. Files of `protected` stay the repository's. A diff
     that cannot be made or applied is the program's doing and scores 0; a sandbox that fails is no reward.
 
     The tests run the program's code: code that ends the tests with exit code 0 has won. For tasks where that matters
-    let `test` check what the tests report, or take `HarborEnv` with a verifier of its own.
+    let `test` check what the tests report, or take `HarborEnv` with its verifier.
 
     Args:
         repository: Folder of this machine, read-only for the program's copy; None for a repository that is in the
@@ -131,7 +131,7 @@ class RepositoryEnvironment(HarnessEnvironment):
             return await clean.exec(f"cd {self._at} && {test}", timeout=self.test_seconds)
 
     async def passes_tests(self, action: Action, result: StepResult) -> RewardResult:
-        """1 where the tests pass with the diff, else 0; `info` has the diff and the end of the tests."""
+        """1 where the tests pass with the diff, otherwise 0; `info` has the diff and the end of the tests."""
         test = self.test or getattr(action.task_context, "test", None)
         if not test:
             raise ValueError("a repository needs a test: give test=, or an action whose context has it")

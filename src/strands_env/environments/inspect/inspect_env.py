@@ -77,7 +77,7 @@ class InspectReward(RewardFunction):
 
     A scorer that fails, or says that it could not grade, is a failure of the grader; a score that is no number (NaN)
     has no reward. Outside of an episode (a proof, a saved run) a single reply without calls is played once more to the
-    task; there is no reward for anything else then, since its sandbox is gone.
+    task; there is no reward for any other then, since its sandbox is gone.
 
     Args:
         task: Name of the task, or the task.
@@ -97,7 +97,7 @@ class InspectReward(RewardFunction):
         self.score = score
 
     async def compute(self, action: Action, step_result: StepResult) -> RewardResult:
-        """Have the running episode scored, else play the reply again."""
+        """Have the running episode scored; without one, play the reply again."""
         if (episode := _episode.get()) is not None:
             return read_scores(await episode.score(), self.score)
         replies = [each for each in step_result.observation.messages if each["role"] == "assistant"]
@@ -178,7 +178,7 @@ class InspectEnvironment(Environment):
         score: See `InspectReward`.
         model_roles: Models for the roles that the task asks for, such as `grader`: a model of inspect, its name, or a
             factory of ours. They are never trained. A role that nobody names is in inspect the policy itself; the one
-            that a scorer asks for then is a model of its own, not trained either.
+            that a scorer asks for then is another model, not trained either.
         own_agent: Have the environment's agent play in place of the task's solver, with the tools of `get_tools` and
             those that the task's setup gives.
         **options: Further arguments of `Environment`. Limits on tools are for `own_agent`. A `reward_fn` replaces the
@@ -318,7 +318,7 @@ class _OwnPlay:
         return state
 
     def result(self) -> AgentResult:
-        """The result of the agent; raises what it raised."""
+        """The result of the agent; raises its error."""
         if isinstance(self._outcome, Exception):
             raise self._outcome
         if self._outcome is None:

@@ -49,7 +49,7 @@ _UNSUPPORTED = {
         "reasoning is up to the chat template: give the model chat_template_kwargs",
     ),
 }
-"""Options of a call that cannot be obeyed, each with what to do instead."""
+"""Options of a call that cannot be obeyed, each with the remedy."""
 _NEUTRAL = {"num_choices": 1, "best_of": 1, "top_logprobs": 0, "parallel_tool_calls": True, "reasoning_summary": "none"}
 
 

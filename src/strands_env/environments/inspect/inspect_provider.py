@@ -50,7 +50,7 @@ _current: ContextVar[Callable[[], Seat]] = ContextVar("strands_env_inspect_seat"
 
 @dataclass(slots=True, eq=False)
 class AgentPath:
-    """An agent of a sample: its last request with its reply, and whether it was ever given tools."""
+    """An agent of a sample: its last request with its reply, and `has_tools` once it was given tools."""
 
     name: str | None
     system: str = ""

@@ -90,7 +90,7 @@ class InspectEpisode:
         """Have the task's scorers score the sample.
 
         Raises:
-            Exception: What a scorer raised.
+            Exception: Raised by a scorer.
         """
         _settle(self._is_scored, True)
         return await asyncio.shield(self.scores)
@@ -143,7 +143,7 @@ class InspectEpisode:
             _settle(self.scores, scores)
 
     def end(self, error: BaseException, *, is_over: bool = True) -> None:
-        """Report the end of the sample, or of its solver, with the error of what has not come to its own end."""
+        """Report the end of the sample, or of its solver, with the error that cut it short."""
         _settle(self.solved, error)
         _settle(self.scores, error)
         if is_over:
@@ -187,7 +187,7 @@ async def _probe() -> None:
 
 @solver
 def rollout_solver(feed: Feed) -> Solver:
-    """The task's own solver, or what an episode has in its place."""
+    """The task's own solver, or an episode's substitute."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         return await feed.episode(state).solve(state, feed.own_solver, generate)
@@ -259,7 +259,7 @@ class Feed(SampleSource):
         self._wake.set()
 
     def end_all(self, error: BaseException) -> None:
-        """End what is left, with an error."""
+        """End the remaining episodes, with an error."""
         while self.episodes:
             self.episodes.popitem()[1].end(error)
 
@@ -316,7 +316,7 @@ class InspectRun(TaskSource):
             feed = self._feeds[key] = make_feed()
             if self._first is None:
                 self._first = feed
-                # In a context of its own: it goes on after the step that begins it.
+                # In a new context: it goes on after the step that begins it.
                 self._work = asyncio.create_task(self._evaluate(), context=contextvars.Context())
             else:
                 self._first.when_running(functools.partial(enqueue_task, feed.task))

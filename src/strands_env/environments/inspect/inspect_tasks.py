@@ -92,7 +92,7 @@ class InspectTask:
             yield Action(message=text, task_context=TaskContext(id=name, ground_truth=sample.target, **more))
 
     def sample_of(self, action: Action) -> Sample:
-        """The sample of an action: of the data set by its id (or `metadata.id`), else made from the action itself."""
+        """The sample of an action: of the data set by its id (or `metadata.id`), otherwise made from the action."""
         context = action.task_context
         extra = context.model_extra or {}
         metadata = extra.get("metadata") or {}

@@ -1,4 +1,4 @@
-"""Answers to mathematical questions: what one says among its words, formulas and boxes, and whether that is right."""
+"""Answers to mathematical questions: found among words, formulas and boxes, and graded."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ _COPULA = re.compile(
     r"|lasts|falls\s+on|ist|sind|lautet|beträgt|est(?:\s+de)?|sont)\b\s*:?|[是为為有]\s*[：:]?|(?<=[A-Za-z]):\s|\b(?:it|that|there)['’]s\b"
     r"|(?<=\w)\s+(?=(?:does\s+not\s+exist|doesn['’]t\s+exist|diverges|converges)\b)"
 )
-"""In front of what a sentence says of its subject."""
+"""In front of the predicate of a sentence."""
 _RESULT = re.compile(
     r"(?i)\b(?:leav(?:es|ing)|giv(?:es|ing)|mak(?:es|ing)|yield(?:s|ing)|total(?:s|l?ing)|com(?:es|ing)\s+to|amount(?:s|ing)\s+to|results?\s+in"
     r"|left\s+with|a\s+total\s+of)\s+(?:(?:us|him|her|them|me|you|it|only|just|exactly|with|a\s+total\s+of)\s+)*(?!not\b)"
 )
-"""In front of what comes of it: `one was eaten, leaving 7`."""
+"""In front of a result: `one was eaten, leaving 7`."""
 _NOT_BUT = re.compile(r"(?i)(?:\bnot|n['’]t)\b[^.;\n]*?\bbut\s+(?:rather\s+)?(.+)")
 _TERM = r"[-(\s]*(?:\\?\$|[£€¥₹])?[\d.,]+[%)\s]*(?:[A-Za-z]{2,}\s*)?"
 _SUM = re.compile(rf"(?:[^=\n]*[\s:])?(?:{_TERM}(?:[-+*/×÷·=]|\\times|\\cdot))*{_TERM}=([^=\n]*\d[^=\n]*)")
-"""Arithmetic with numbers alone, and what it comes to."""
+"""Arithmetic with numbers alone, and its result."""
 _DENIAL = re.compile(
     r"(?i)\b(?:not(?!\s+exist)|never|neither|nor|cannot|wrong|incorrect|except|false\s+that|different\s+from|other\s+than"
     r"|anything\s+but|otherwise|alternatively|too\s+(?:many|much|few|large|small|big|high|low)|(?<!no )doubt"
@@ -75,10 +75,10 @@ _REMARK = re.compile(
     r"|\s+in\s+\d+\s+(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?)\W*\Z"
     r"|\s+\((?:(?:that\s+is|i\.e|which|because|since|as|not)\b|[^()\n]*\d\s*[-+*/×÷=]\s*[^()\n]*\))|;\s+(?=[^;]*\bwould\b)|,?\s+\(?(?:if|unless)\s+I\b"
 )
-"""Begins what is said about an answer behind it."""
+"""Begins a remark about the answer before it."""
 _PREPOSITION = re.compile(r"(?i)\A\W*(?:in|on|at)\s+(?=\d{3,4}\b|\d{1,2}:|[A-Z][a-z]+\s\d|\d{1,2}\s[A-Z])")
 _ADJUNCT = re.compile(r",?\s+(?:after|in|at|from|between|among|across|per|with|on)\s(?=[^\n]*\d)|\s+\((?=[^()]*\d)")
-"""Begins what only says where, when or of what, with a number of its own: `36 students in 2 classes`."""
+"""Begins an adjunct of place, time or kind that has a number: `36 students in 2 classes`."""
 _BETWEEN = re.compile(r"(?:[\s,;$&*]|\\[()\[\]]|and|or|then|[A-Za-z](?:_\w)?\s*=)*")
 _FORMULA = re.compile(FORMULA, re.DOTALL)
 _MONTH = r"(?:jan|feb|mar|apr|may|june?|july?|aug|sept?|oct|nov|dec)[a-z]*\.?"
@@ -103,9 +103,9 @@ _OPTION = re.compile(r"\W*([A-J])\)?(?=\W*(?:[.,;!\n]|\Z))")
 
 
 def candidates(answer: str, known: str, *, with_parts: bool) -> list[list[str]]:
-    r"""What may be the final answer, of which the first that can be read counts: items, several of which are a list.
+    r"""Candidates for the final answer, of which the first that can be read counts: items, several of which are a list.
 
-    The last boxes; without a box what follows the last "answer is", else what the last sentence says of its subject,
+    The last boxes; without a box the text behind the last "answer is", or the predicate of the last sentence,
     the sentence, its last formulas, the last numbers.
 
     Args:
@@ -243,7 +243,7 @@ class _Run:
 
 
 def _runs(pattern: re.Pattern[str], text: str) -> list[_Run]:
-    """Matches side by side, as their contents; no contents where the words around say something else: `not 42`."""
+    """Matches side by side, as their contents; no contents where the words around deny them: `not 42`."""
     runs: list[_Run] = []
     for match in pattern.finditer(text):
         item = next(filter(None, match.groups())) if pattern is _FORMULA else match[0]
@@ -282,7 +282,7 @@ def is_prose(node: Node) -> bool:
     return node.kind in ("word", "phrase")
 
 
-# ---- whether it is right ---------------------------------------------------------------------------------------------
+# ---- grading ---------------------------------------------------------------------------------------------------------
 
 
 def judge(gold: Sequence[Reading], answer: Sequence[Reading], asked: Question | None = None) -> bool | None:
@@ -332,7 +332,7 @@ def verify(gold: str, answer: str, question: str = "") -> dict[str, Any]:
 
 
 def _chosen(gold: str, answer: str, question: str) -> tuple[str, bool] | None:
-    """The answer to a choice, a yes-or-no question or a count of none, and whether it is right; None for others."""
+    """The answer to a choice, a yes-or-no question or a count of none, with its verdict; None for others."""
     if gold.casefold() in ("yes", "no", "true", "false"):
         polar = find_polar(answer)
         if polar is not None or _POLAR.search(answer):  # `Yes and no` is wrong

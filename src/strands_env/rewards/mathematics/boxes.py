@@ -1,6 +1,6 @@
 r"""The boxes of an answer, each with the formula that it stands in.
 
-`x = 2\boxed{12}` says that x is 24: what counts is the side of the equation that has the box, read whole. A box alone
+`x = 2\boxed{12}` says that x is 24: the side of the equation that has the box counts, read whole. A box alone
 on its side is its contents; so is one that a true equation fills: `3 \times \boxed{5} = 15`.
 """
 
@@ -33,7 +33,7 @@ _LOOKS = re.compile(
     r"|large|Large|huge|Huge|displaystyle|color|bf|rm|left|right|hspace|quad|qquad)(?![A-Za-z])\*?(?:\s*\{\w*\}(?=\s*\{))?"
     r"|\\[,;:!> ]|[\s{}.&~$*]|\\$"
 )
-"""Around a box, what changes nothing but its looks."""
+"""Commands around a box that change only its looks."""
 _PROSE = re.compile(
     r"(?<![A-Za-z\\])(?!(?:sqrt|sin|cos|tan|cot|sec|csc|ln|log|exp|gcd|lcm|max|min|mod|det)\b)[A-Za-z]{2,}"
 )
@@ -130,7 +130,7 @@ def _outermost(text: str) -> list[tuple[int, int]]:
 
 
 def _contents(text: str) -> str:
-    """The contents of a box, of the inner one where nothing else is in it."""
+    """The contents of a box, of the inner one where it stands alone."""
     while len(inner := _outermost(text)) == 1:
         start, end = inner[0]
         if not re.fullmatch(r"[\s$]*\\\w+\s*\{", text[:start]) or text[end:].strip("} $"):
@@ -255,7 +255,7 @@ class Boxes:
         return re.sub(r"\\(?:begin|end)\s*\{(?:align|equation|gather|split|aligned|gathered)\*?\}|&", " ", text)
 
     def _is_true(self, members: list[tuple[int, int]], boxed: list[int]) -> bool:
-        r"""Whether an equation holds, of which a side has more than a box: `3 \times \boxed{5} = 15`."""
+        r"""An equation holds, of which a side has more than a box: `3 \times \boxed{5} = 15`."""
         sides = [readings(self._filled(*member)) for member in members]
         return all(sides) and all(same(one[0].node, sides[boxed[0]][0].node) for one in sides)
 
@@ -289,7 +289,7 @@ class Boxes:
         )
 
     def _attached(self, start: int, end: int, begin: int, stop: int) -> tuple[int, int]:
-        """A box among words with what belongs to its formula: what touches it, or an operator joins to it."""
+        """A box among words with the rest of its formula, which touches it or is joined by an operator."""
         before = self._flat[begin:start]
         closer = end
         while closer < stop and self._flat[closer] == " " and self._masked[closer] in "$\\()[]":

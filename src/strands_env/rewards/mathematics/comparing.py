@@ -1,4 +1,4 @@
-"""Whether two readings denote the same.
+"""Equality of two readings.
 
 `same(gold, answer)` is True, False, or None where nothing is said: the texts are read, but whether they mean the same
 depends on what was asked (`5` for `5 cm` does not, `0.5%` for `0.5` does).

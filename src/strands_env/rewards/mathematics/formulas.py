@@ -1,4 +1,4 @@
-"""Whether two formulas of letters are equal, decided where that can be decided, and sampled otherwise.
+"""Equality of two formulas of letters, decided where that can be decided, and sampled otherwise.
 
 A difference at one point of the domain is a proof that formulas differ. Equality is proved where the difference
 simplifies to zero, case by case inside absolute values, maxima and minima; otherwise it rests on samples: points of
@@ -44,7 +44,7 @@ class Terms:
     """Assumptions that a comparison may make, and those it used.
 
     Attributes:
-        letters: What is stated of letters, by name.
+        letters: Facts stated of letters, by name.
         mentioned: Letters of the question.
         has_constants: Constants of integration may be in the formulas.
         asks_year: A year may be given as the date that is in it.
@@ -284,7 +284,7 @@ class Samples:
 
 
 def needs(formula: Any, whole: set[Any]) -> list[tuple[Any, Callable[[Any], bool]]]:
-    """Parts of a formula and what they must be where it is defined in the reals."""
+    """Parts of a formula with the condition under which it is defined in the reals."""
     found: list[tuple[Any, Callable[[Any], bool]]] = []
     for part in sympy.preorder_traversal(formula):
         if not part.free_symbols:

@@ -1,6 +1,6 @@
 r"""Text of an answer (LaTeX, Unicode, plain) to tokens in one spelling.
 
-Nothing is dropped here except what has no meaning (spaces, sizes, delimiters of mathematics): a reader that has
+Nothing is dropped here except marks without meaning (spaces, sizes, delimiters of mathematics): a reader that has
 consumed all tokens has read the whole text.
 """
 
@@ -224,7 +224,7 @@ def closing(text: str, start: int) -> int:
 
 
 def normalise(text: str) -> str:
-    """The text with one spelling for what is written in several."""
+    """The text with one spelling for each notation."""
     text = re.sub(r"(\s{8})\s+", r"\1", text)  # some expressions below take the square of a run of spaces
     if r"\begin" in text:  # rows, with space between them or not
         text = ROWS.sub(r"\\\\ ", text)

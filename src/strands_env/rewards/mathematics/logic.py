@@ -24,7 +24,7 @@ MAX_LETTERS = 8
 
 
 def truth_table(text: str) -> tuple[tuple[str, ...], tuple[bool, ...]] | None:
-    """The letters of a formula, and whether it is true in each of their cases; None for what is no such formula."""
+    """The letters of a formula, and its truth in each of their cases; None for any other text."""
     tokens: list[tuple[str, str]] = []
     at = 0
     while at < len(text):

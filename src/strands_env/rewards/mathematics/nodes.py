@@ -1,4 +1,4 @@
-"""What a text denotes, as a tree, and what its parts look like."""
+"""The meaning of a text as a tree of nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .vocabulary import FILLERS, QUANTITIES
 class Node:
     """The value that a text denotes.
 
-    `detail` tells apart what has the same kind. `digits` is the least number of significant digits of a decimal in a
+    `detail` tells nodes of the same kind apart. `digits` is the least number of significant digits of a decimal in a
     scalar; None where it has no decimals and is exact.
     """
 
@@ -49,7 +49,7 @@ def is_formula(node: Node) -> bool:
 
 
 def is_plain_name(node: Node) -> bool:
-    """A symbol, `f(x)`, `AB`, `|AB|`, `the answer`, `Area`: what an answer may have in front of its value."""
+    """A symbol, `f(x)`, `AB`, `|AB|`, `the answer`, `Area`: the names in front of an answer's value."""
     if node.kind == "word":
         name = str(node.args[0])
         return bool(re.fullmatch(r"\|?[A-Z]{1,4}'?\|?", name)) or {*name.lower().split()} <= {*FILLERS, *QUANTITIES}
@@ -59,7 +59,7 @@ def is_plain_name(node: Node) -> bool:
 
 
 def is_name(node: Node) -> bool:
-    """A symbol, words, `f(x)`, `x + y`, `|AB|`: the left side of what gives its value."""
+    """A symbol, words, `f(x)`, `x + y`, `|AB|`: the left side of an equation that gives its value."""
     if node.kind in ("word", "call"):
         return True
     if node.kind in ("group", "ratio"):

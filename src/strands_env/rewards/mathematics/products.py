@@ -55,7 +55,7 @@ def _has_order(products: Sequence[str]) -> bool:
 
 
 def cross(left: Any, right: Any) -> Any:
-    """The cross product of two sums of vectors, one symbol for each pair; the product of what is no vector."""
+    """The cross product of two sums of vectors, one symbol for each pair; their product where they are not vectors."""
     sums = []
     for side in (left, right):
         sums.append({symbol: side.coeff(symbol) for symbol in side.free_symbols if _VECTOR.match(symbol.name)})

@@ -1,6 +1,6 @@
-r"""A mathematical text to what it denotes, read whole or not at all.
+r"""A mathematical text to its meaning, read whole or not at all.
 
-A recursive descent over the tokens of `lexing`: whatever it does not know, and whatever is left at the end, makes the
+A recursive descent over the tokens of `lexing`: anything that it does not know, and anything left at the end, makes the
 text unreadable. So a number inside of something unknown never stands for the whole.
 
 `Node.kind` is one of: scalar, word, group (list, set, brackets), relation, call, sets, named, such, quantity, time,
@@ -70,7 +70,7 @@ class Reader(ScalarReader):
         return node
 
     def _option(self) -> Node:
-        """`(C) 15`, `C. 15`: the letter of a choice, and what it stands for."""
+        """`(C) 15`, `C. 15`: the letter of a choice, and its option."""
         bracket = self._take("(")
         letter = self._token()
         require(letter.kind in ("letter", "word") and re.fullmatch("[A-J]", letter.value), "no letter of a choice")
@@ -161,7 +161,7 @@ class Reader(ScalarReader):
         return node
 
     def _call(self) -> Node:
-        """`f(x)`, `P(A)`, `f'(2)` as the name of what stands behind the equals sign."""
+        """`f(x)`, `P(A)`, `f'(2)` as the name of the value behind the equals sign."""
         call = _CALL.match("".join(token.value for token in self._tokens[self._at :])) or self._fail("no function")
         length = 0
         while length < call.end():

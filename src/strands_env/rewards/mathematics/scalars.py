@@ -77,7 +77,7 @@ class ScalarReader:
         return value
 
     def _attempt(self, read: Callable[[], _T]) -> _T | None:
-        """Return what `read` returns, or None without consuming anything if it fails."""
+        """Return the result of `read`, or None without consuming anything if it fails."""
         before = (self._at, self._depth, self._bars)
         try:
             return read()
@@ -351,7 +351,7 @@ class ScalarReader:
         raise Unreadable(f"\\{name} is not known")
 
     def _operator(self, name: str) -> Any:
-        r"""`\\gcd(12, 18)`, `\\det A`: computed of numbers and matrices, else the name of something."""
+        r"""`\\gcd(12, 18)`, `\\det A`: computed of numbers and matrices, otherwise the name of something."""
         if self._take("("):
             values = [self._inner(self._sum)]
             while self._take(","):

@@ -1,4 +1,4 @@
-"""Sets of numbers: intervals and what is written for them, as sets of SymPy."""
+"""Sets of numbers: intervals in all their notations, as sets of SymPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""What a text may denote, and what it is without its looks.
+r"""The readings of a text, and the text without its looks.
 
 readings("3 1/2")                  [Node("scalar", (7/2,))]
 readings(r"x \in [1, 2)")          [Node("relation", (x, Node("group", (1, 2), "[)")), ("in",))]
@@ -49,7 +49,7 @@ def readings(text: str, ordered: frozenset[str] = frozenset()) -> list[Reading]:
     """Readings of a text, the most likely first; empty if it cannot be read whole.
 
     Products of the letters `ordered` do not commute.
-    What is read and denotes nothing is of kind "undefined".
+    A text that is read and denotes nothing is of kind "undefined".
     `1,234` is a number and may be a list; `3,14` is a list and may be a number; `1/2x` is x/2 and may be 1/(2x).
     """
     text = normalise(text)
@@ -111,7 +111,7 @@ def _evaluate(text: str) -> Any:
         config = ConversionConfig(lowercase_symbols=False)
         equation = latex2sympy(text + r" = \Omega", normalization_config=None, conversion_config=config)
         value = equation.lhs.doit() if isinstance(equation, sympy.Eq) and str(equation.rhs) == "Omega" else None
-    except Exception:  # whatever it cannot read
+    except Exception:  # any text that it cannot read
         return None
     if not isinstance(value, sympy.Expr) or value.has(sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.nan):
         return None
@@ -181,7 +181,7 @@ _CHEMICAL_LOOKS = re.compile(r"\\(?:text|mathrm|textrm|ce)(?=\s*\{)|\\[,;:! ]|[\
 
 
 def formula(text: str) -> Node | None:
-    r"""The substances of each side; None for what may as well be a product of variables.
+    r"""The substances of each side; None for a text that may as well be a product of variables.
 
     Without the command `\ce` it is one substance, with an index above 1, a charge, or symbols of two letters.
     """
@@ -212,7 +212,7 @@ def is_species(name: str) -> bool:
     return _SPECIES.fullmatch(name) is not None
 
 
-# ---- what a question settles -----------------------------------------------------------------------------------------
+# ---- facts that a question settles -----------------------------------------------------------------------------------
 
 
 _MARKUP = re.compile(r"\\(?:text|mathrm|rm)\b|\\[,;:]|[{}$]")
@@ -269,7 +269,7 @@ def _mentioned(text: str) -> list[str]:
 
 
 def _stated(text: str) -> dict[str, Letter]:
-    r"""What a question and its answer state of letters: `positive integers a and b`, `n \in Z`, `0 < x < 5`."""
+    r"""Facts that a question and its answer state of letters: `positive integers a and b`, `n \in Z`, `0 < x < 5`."""
     found: dict[str, Letter] = {}
     bounds: dict[str, set[tuple[Any, Any]]] = {}
 
@@ -305,14 +305,14 @@ def _stated(text: str) -> dict[str, Letter]:
 
 
 class Question:
-    """Facts that a question settles and an expected answer omits: its unit, its base, whether it asks for a rank.
+    """Facts that a question settles and an expected answer omits: its unit, its base, a rank that it asks for.
 
     Each only where the question says one thing: of two units none is taken.
 
     Attributes:
-        nouns: Words that may stand behind a number: those of the question and of the gold, and what one counts.
+        nouns: Words that may stand behind a number: those of the question and of the gold, and counted things.
         is_about_matrices: Capitals in it may be matrices.
-        terms: What it states of letters.
+        terms: Facts it states of letters.
     """
 
     def __init__(self, text: str, gold: str, expected: Sequence[Reading]) -> None:
@@ -344,7 +344,7 @@ class Question:
         )
 
     def settle(self, readings: Sequence[Reading], *, is_gold: bool) -> Sequence[Reading]:
-        """Readings with what the question adds to them; as they are where no question is known."""
+        """Readings with the facts that the question adds; unchanged where no question is known."""
         if not self._is_known:
             return readings
         nodes = [_in_base(each.node, *self._bases) for each in readings]
@@ -363,7 +363,7 @@ class Question:
         return Node("quantity", (replace(node, args=(number,)),), ((str(unit), 1),))
 
     def knows_nouns(self, node: Node) -> bool:
-        """Behind cardinal numbers are only units and nouns of the texts, or what one counts: not `42 dozen`."""
+        """Behind cardinal numbers are only units and nouns of the texts, or counted things: not `42 dozen`."""
         is_counted = node.kind == "quantity" and node.args[0].detail != "ordinal"
         found = {name for name, _ in node.detail} if is_counted else set[str]()
         found = {name for name in found if name not in UNITS and not name.startswith("degree")}
@@ -394,7 +394,7 @@ def _with_unit(node: Node, unit: Any, rank: str) -> Node:
 
 
 def _in_base(node: Node, *bases: int) -> Node:
-    """Digits as a number in the base that was asked for; where none is named, what is written in one by its value."""
+    """Digits as a number in the base that was asked for; where none is named, a number with a base by its value."""
     if node.kind == "based" and bases == (10,):
         return Node("scalar", (Integer(int(*node.args)),))
     if is_number(node) and node.args[0].is_Integer and node.digits is None and len(bases) == 1 and bases[0] < 10:

@@ -1,4 +1,4 @@
-"""Whether two scalars are the same number, formula or matrix.
+"""Equality of two scalars: numbers, formulas, matrices.
 
 Numbers are compared exactly where both are exact; a decimal is exact too, unless it rounds the other number: with at
 least `DIGITS` significant digits it stands for every number that is rounded or cut off to it. So the tolerance is
@@ -24,11 +24,11 @@ from .scalars import LOG_BASE
 DIGITS = 6
 """Significant digits from which on a decimal may stand for a number that it rounds."""
 FLOAT_DIGITS = (15, 17)
-"""Significant digits that a float has, and that it is printed with; what differs between them is noise."""
+"""Significant digits that a float has, and that it is printed with; digits between them are noise."""
 
 
 def every(verdicts: Sequence[bool | None]) -> bool | None:
-    """All of them: False where one is, else None where one is."""
+    """All of them: False where one is, otherwise None where one is."""
     return False if False in verdicts else None if None in verdicts else True
 
 

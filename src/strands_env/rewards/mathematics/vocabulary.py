@@ -1,4 +1,4 @@
-"""Words that mathematics is written with: functions, symbols, units and what they are worth, prose."""
+"""Words that mathematics is written with: functions, symbols, units with their values, prose."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def words(text: str) -> list[str]:
 
 
 def pairs(text: str) -> dict[str, str]:
-    """A table of words, each followed by what stands for it."""
+    """A table of words, each followed by its replacement."""
     each = text.split()
     return dict(zip(each[::2], each[1::2], strict=True))
 
@@ -54,11 +54,11 @@ NOT_NOUNS = words(
     "correct maybe otherwise false true for any all each between either neither none except answer we it i cannot "
     "unknown"
 )
-"""What behind a number is no unit: `5 is wrong`."""
+"""Words behind a number that are not units: `5 is wrong`."""
 FILLERS = words(
     "at the answer final is are a an so about approximately approx around exactly equal equals to value has have of"
 )
-"""What in front of an answer says nothing: `the answer is 5`."""
+"""Words in front of an answer that say nothing: `the answer is 5`."""
 QUANTITIES = words(
     "ans answers result results solution total sum difference product quotient ratio probability number count value "
     "area volume perimeter circumference length width height depth radius diameter side distance speed velocity time "
@@ -139,7 +139,7 @@ _PREFIXES = (
     ("p pico", Rational(1, 10**12)),
 )
 UNITS: dict[str, tuple[Expr, dict[str, int]]] = {}
-"""For every name of a unit: what it is worth in the unit of its dimension, and this dimension."""
+"""For every name of a unit: its value in the unit of its dimension, and this dimension."""
 for _line in _TABLE.strip().split("\n"):
     _symbol, _worth, _dimension, _system, *_names = _line.split()
     _base = {name: int(power or 1) for name, power in re.findall("([a-z]+)(-?[0-9]*)", _dimension)}
@@ -164,7 +164,7 @@ TEMPERATURES = {
     "degreeF": (Rational(5, 9), Rational(45967, 100)),
     "K": (Rational(1), Rational(0)),
 }
-"""What a degree is worth, and how many of them the scale begins above nothing."""
+"""The value of a degree, and the number of them at which the scale begins."""
 
 
 @functools.cache

@@ -43,7 +43,7 @@ class BubblewrapSandbox(SupervisedSandbox, PythonSandbox):
     Args:
         isolation: The barrier between code and this machine. `none-i-accept-the-risk` removes it.
         python: Interpreter for the code, also one of a virtual environment. None takes the one that runs this process,
-            with the standard library and what is installed beside it, but without packages of a virtual environment.
+            with the standard library and the packages beside it, but without packages of a virtual environment.
         packages: Folders of further Python packages, shown read-only and put on the path.
         read_only: Further files and folders of this machine to show, read-only, under their own paths.
         environment: Environment variables of the code. None of this process' own are passed on.
@@ -90,7 +90,7 @@ class BubblewrapSandbox(SupervisedSandbox, PythonSandbox):
             logger.warning("isolation=<none> | code will run as the current user, with its files and network")
 
     def sibling(self) -> Self:
-        """Another sandbox of the same make and limits, with a slot of its own."""
+        """Another sandbox of the same make and limits, with another slot."""
         return type(self)(**self._options, slots=_sibling_slots)
 
     @property
@@ -113,7 +113,7 @@ class BubblewrapSandbox(SupervisedSandbox, PythonSandbox):
         Earlier code may have changed the interpreter to claim anything: for hidden tests use `judge`.
 
         Raises:
-            SandboxUnavailableError: The sandbox does not start. Whatever the code does raises nothing.
+            SandboxUnavailableError: The sandbox does not start. Code itself raises nothing.
         """
         refused = refusal(code, "code", self.limits.code_bytes)
         request = {"kind": "python", "code": code}

@@ -26,7 +26,7 @@ class ControlGroup:
         self.folders = folders
 
     def add(self, pid: int) -> None:
-        """Move a process into the group; what it starts from now on is in it too."""
+        """Move a process into the group, with all that it starts from now on."""
         for folder in self.folders.values():
             (folder / "cgroup.procs").write_text(str(pid))
 

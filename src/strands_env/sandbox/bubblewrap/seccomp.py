@@ -1,4 +1,4 @@
-"""A filter of system calls: what namespaces leave open and code in a sandbox has no use for.
+"""A filter of the system calls that namespaces leave open and code in a sandbox has no use for.
 
 The program is classic BPF, as `seccomp(2)` takes it. It closes four gaps: new namespaces (a large attack surface of
 the kernel), sockets of families that no network namespace confines (vsock reaches the hypervisor), calls such as
@@ -36,7 +36,7 @@ class _Machine:
     tuning: tuple[int, ...]
     """Calls whose first argument is a process that they change: refused for process 1, the supervisor."""
     priority: tuple[tuple[int, int], ...]
-    """The same with the process as second argument, if the first has this value; else they change a whole group."""
+    """The same with the process as second argument, if the first has this value; others change a whole group."""
     absent: tuple[int, ...]
     """As if the kernel had been built without them, so that programs take another way (files in `/dev/shm`)."""
     debugging: tuple[int, ...]

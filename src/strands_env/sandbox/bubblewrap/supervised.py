@@ -97,7 +97,7 @@ class SupervisedSandbox(Sandbox):
         self.is_waiting = False
 
     async def _start_process(self) -> SandboxProcess:
-        """Start the supervisor and what is around it."""
+        """Start the supervisor and its surroundings."""
         raise NotImplementedError
 
     @property
@@ -256,7 +256,7 @@ class SupervisedSandbox(Sandbox):
         return answer
 
     async def _lose(self, error: Exception | None) -> SandboxLostError:
-        """End what is left of a sandbox that ended by itself."""
+        """Clean up after a sandbox that ended by itself."""
         logger.warning("error=<%r> | sandbox lost", error)
         self._is_lost = True
         await self._end()
@@ -267,14 +267,14 @@ class SupervisedSandbox(Sandbox):
         return SandboxLostError("the sandbox ended unexpectedly, with all that was in it")
 
     async def _after_cancel(self, process: SandboxProcess) -> None:
-        """End what a cancelled request has started, and it alone."""
+        """End the processes of a cancelled request, and them alone."""
         try:
             await process.take_back()
         except (EOFError, OSError, TimeoutError, SandboxError) as error:
             await self._lose(error)
 
     async def _request(self, request: dict[str, Any], file: IO[bytes] | None = None) -> None:
-        """Have the supervisor do what runs no foreign code, such as a copy of a file; `OSError` if it cannot."""
+        """Have the supervisor do work without foreign code, such as a copy of a file; `OSError` if it cannot."""
         async with self._lock:
             await self._request_locked(request, file)
 
@@ -390,7 +390,7 @@ def _stream(answer: dict[str, Any]) -> tuple[str, int]:
 
 
 def _sealed_file(data: bytes) -> io.FileIO:
-    """An open file in memory with these bytes, which nobody can change, whoever it is handed to."""
+    """An open file in memory with these bytes, which nobody can change once it is handed on."""
     try:
         file = io.FileIO(os.memfd_create("data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+")
         write_all(file.fileno(), data)

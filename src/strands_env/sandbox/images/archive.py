@@ -83,7 +83,7 @@ def _unpack(source: Path, root: Path, tag: str | None) -> Image:
             unpacker.finish()
             return Image(name="", root=str(root))
         image = replace(_read_settings(config, root), digest=digest)
-        # Digests of the layers unpacked: they prove what was written, not only what was read.
+        # Digests of the layers unpacked: they prove the files written, not only the bytes read.
         plain = (config.get("rootfs") or {}).get("diff_ids") or []
         for layer, expected in itertools.zip_longest(layers, plain[: len(layers)]):
             check_bound(f"the layer {layer!r}", size := blobs.size(layer), MAX_LAYER_BYTES)
@@ -217,7 +217,7 @@ class _Unpacker:
 
 
 def _hide_lower(path: str, new_paths: set[str]) -> None:
-    """Remove what lower layers have at a path, and keep what this one has made there, before its mark or after."""
+    """Remove the files of lower layers at a path, and keep those of this one, made before its mark or after."""
     pending = [path]
     while pending:
         place = pending.pop()

@@ -55,7 +55,7 @@ DEFAULT_IMAGE_LIMITS = SandboxLimits(
     flood_bytes=256 * MIB,
     code_bytes=MAX_ARGUMENT_BYTES,
 )
-"""The limits of a sandbox on an image if nothing else is said: those of a small container."""
+"""The default limits of a sandbox on an image: those of a small container."""
 _PROCESSORS = "/sys/devices/system/cpu"  # programs count processors there
 _NET_RAW, _SYS_PTRACE, _SETFCAP = 13, 19, 31
 _CAPABILITIES = {
@@ -72,8 +72,8 @@ _LIBRARIES = tuple(path for path in ("/lib", "/lib64") if os.path.isdir(path) an
 class ImageSandbox(SupervisedSandbox):
     """A sandbox on an unpacked container image: a whole Linux system, in which an agent may be root.
 
-    It starts with its first call, or with `start`, and lives until `close`: what a command leaves running is there for
-    the next one. All it writes goes into a layer of its own, which ends with it, unless `snapshot` has copied it.
+    It starts with its first call, or with `start`, and lives until `close`: background processes of a command live on
+    for the next one. All its files go into one layer, which ends with it, unless `snapshot` has copied it.
 
     One command runs at a time; parallel ones wait in order. One that is cancelled or takes too long is ended with all
     it started in its session; the sandbox goes on. If the sandbox itself ends, such as for lack of memory, that call
@@ -96,7 +96,7 @@ class ImageSandbox(SupervisedSandbox):
         slots: Bound on running sandboxes; that of the process if None.
 
     Attributes:
-        layers: Folders between the image and what it writes itself, the lowest first.
+        layers: Folders between the image and its own layer, the lowest first.
 
     Raises:
         SandboxUnavailableError: Isolation is unavailable on this machine, or the image is not here.
@@ -139,7 +139,7 @@ class ImageSandbox(SupervisedSandbox):
         self._held: int | None = None  # the lock on its image
 
     def sibling(self, **options: Any) -> Self:
-        """Another sandbox on the same image, without what this one has written; `options` are used over its own."""
+        """Another sandbox on the same image, without the files of this one; `options` are used over its own."""
         names = ("limits", "cpus", "network", "workdir", "user", "environment", "binds", "layers")
         own: dict[str, Any] = {name: getattr(self, name) for name in names}
         return type(self)(self.image, **{**own, **options})
@@ -154,7 +154,7 @@ class ImageSandbox(SupervisedSandbox):
 
     @property
     def layer(self) -> str:
-        """Folder of what it has written so far, also where it has ended unexpectedly.
+        """Folder with the files it has written so far, also where it has ended unexpectedly.
 
         Raises:
             SandboxLostError: It never started, or was closed.
@@ -180,7 +180,7 @@ class ImageSandbox(SupervisedSandbox):
             shutil.rmtree(f"{self._folder}/{FILES}/{RESERVE}", ignore_errors=True)
 
     async def reset_folders(self, paths: Sequence[str], *, mode: int = 0o755) -> None:
-        """Make folders anew, empty and real, whatever code has put in their place or on the way to them."""
+        """Make folders anew, empty and real, also where code has put other files there or on the way to them."""
         await self._request({"kind": "reset", "paths": list(paths), "mode": mode})
 
     async def write_folder(self, source: str | os.PathLike[str], target: str) -> None:
@@ -229,7 +229,7 @@ class ImageSandbox(SupervisedSandbox):
         return False
 
     async def snapshot(self, folder: str | os.PathLike[str]) -> Snapshot:
-        """Copy what it has written so far into a new folder, while its processes rest.
+        """Copy the files it has written so far into a new folder, while its processes rest.
 
         Raises:
             SandboxError: The copy failed.
@@ -333,7 +333,7 @@ class ImageSandbox(SupervisedSandbox):
                 await self._clear()
 
     async def release_layer(self) -> str:
-        """End it, and hand over the folder with what it wrote, in `upper`; the owned folder is the one above it."""
+        """End it, and hand over the folder with its files, in `upper`; the owned folder is the one above it."""
         async with self._lock:
             folder = os.path.dirname(self.layer)
             self.release_reserve()
@@ -400,7 +400,7 @@ def _pack(source: str, archive: Any) -> None:
 
 
 def _unpack(archive: io.BufferedIOBase, target: str) -> None:
-    """Extract an archive of foreign files, parents first, into a folder that nobody else writes to."""
+    """Extract an archive of foreign files, parents first, into a folder that no other process writes to."""
     deadline, links = time.monotonic() + FILE_SECONDS, []
     os.makedirs(target, exist_ok=True)
     with tarfile.open(fileobj=archive, mode="r:") as tar:

@@ -1,6 +1,6 @@
 """Folders of running sandboxes on this machine: where they lie, how much is in them, and copies of them.
 
-A sandbox writes into a folder of its own, `upper`, stacked above the image.
+A sandbox writes into one folder, `upper`, stacked above the image.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .paths import Stack, is_real, mode_of
 logger = logging.getLogger(__name__)
 
 FOLDER_VARIABLE = "STRANDS_ROLLOUT_CONTAINERS"
-"""Environment variable with the folder for what running sandboxes write."""
+"""Environment variable with the folder for the files of running sandboxes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +69,12 @@ class Snapshot:
 
 
 def make_folder() -> str:
-    """A folder for what a sandbox writes; `remove_owned_folder` removes it."""
+    """A folder for the files of a sandbox; `remove_owned_folder` removes it."""
     return make_owned_folder(containers_folder(), "")
 
 
 def copy_upper(source: str, target: str) -> None:
-    """Copy what a sandbox has written, deletions included, to a new place, as deep as paths lead.
+    """Copy the files that a sandbox has written, deletions included, to a new place, as deep as paths lead.
 
     Raises:
         SandboxError: There is no room, or a file cannot be read.
@@ -103,15 +103,15 @@ def copy_upper(source: str, target: str) -> None:
 
 
 def hide_obstacles(upper: str, layers: Sequence[str], root: str, shown: Mapping[str, str]) -> None:
-    """Hide what code has put in the place of folders where a sandbox shows files of this machine.
+    """Hide files that code has put in the place of folders where a sandbox shows files of this machine.
 
     Bubblewrap does not start over a link or a file there, and a lost sandbox that does not start again is not graded.
 
     Args:
-        upper: Folder of what the new sandbox writes.
+        upper: Folder for the files of the new sandbox.
         layers: Folders below it, the lowest first.
         root: Folder of the image.
-        shown: Paths inside, and what is shown there.
+        shown: Paths inside, with the files shown there.
     """
     for path, source in shown.items():
         names = (Stack([root]).resolve(path) or path.strip("/")).split("/")
@@ -148,7 +148,7 @@ def restore_folders(folders: dict[str, os.stat_result]) -> None:
 
 
 def containers_folder() -> Path:
-    """The folder for what running sandboxes write.
+    """The folder for the files of running sandboxes.
 
     Raises:
         SandboxUnavailableError: No folder of this machine can lie above an image.

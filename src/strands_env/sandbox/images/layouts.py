@@ -1,4 +1,4 @@
-"""What is inside an image that is a file: its layout, which of several images is meant, and its layers as streams."""
+"""The inside of an image that is a file: its layout, the choice among several images, its layers as streams."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class ImageSourceError(SandboxError):
 
 
 def check_bound(what: str, size: int, most: int, unit: str = "bytes") -> None:
-    """Refuse what is larger than any image that is one: it would fill this machine's memory, or its disk."""
+    """Refuse sizes that no real image has: they would fill this machine's memory, or its disk."""
     if not 0 <= size <= most:  # binary sizes in a header can be negative
         raise ImageSourceError(f"{what} has {size} {unit}, at most {most} are read")
 
 
 _DAMAGED_DATA = (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError)
 DAMAGED = (OSError, AttributeError, KeyError, TypeError, ValueError, *_DAMAGED_DATA)
-"""Raised while a file is read that is not what it says."""
+"""Errors of reading a file of another kind than it says."""
 
 
 class BoundedFile:
@@ -64,7 +64,7 @@ class BoundedFile:
         longest: Most bytes of the whole.
 
     Attributes:
-        digest: Of what was read.
+        digest: Of the bytes read.
     """
 
     def __init__(self, file: IO[bytes], longest: int = sys.maxsize) -> None:
@@ -128,7 +128,7 @@ class Blobs:
         return set(self._members)
 
     def open(self, name: str) -> IO[bytes]:
-        """An open file of it; never one outside, whatever the name and links of a folder say."""
+        """An open file of it; never one outside, also by names and links in a folder."""
         try:
             if self._folder is not None:
                 place = (self._folder / name).resolve()
@@ -261,7 +261,7 @@ def choose_docker(blobs: Blobs, tag: str | None) -> tuple[dict[str, Any], list[s
 
 @contextlib.contextmanager
 def decompress(file: IO[bytes]) -> Iterator[Any]:
-    """The content of a file, whatever it is compressed with."""
+    """The content of a file, decompressed."""
     # The first bytes decide: archives of `docker save` name no media types.
     head = file.read(4)
     file.seek(0)

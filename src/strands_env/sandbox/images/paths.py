@@ -9,7 +9,7 @@ import stat
 from collections.abc import Sequence
 
 RESERVED = ("dev", "logs/verifier", "proc", "solution", "sys", "tests")
-"""Never work: the tests, their results, and what the kernel shows."""
+"""Never work: the tests, their results, and the kernel's files."""
 _MAX_LINKS = 40
 """Links that Linux follows in one path."""
 _MAX_STEPS = 2_000_000
@@ -20,7 +20,7 @@ class Stack:
     """Folders stacked above each other, the highest first: where the paths lead that programs open in them.
 
     Args:
-        hidden: Folders where a search ends: what is in there is not known.
+        hidden: Folders where a search ends: their files are not known.
     """
 
     def __init__(self, tops: Sequence[str], hidden: Sequence[str] = ()) -> None:
@@ -74,7 +74,7 @@ class Stack:
 
 
 def shown_path(path: str) -> str:
-    """A path as text that can be written down, whatever bytes are in it."""
+    """A path of any bytes as text that can be written down."""
     return "/" + os.fsencode(path).decode(errors="backslashreplace").lstrip("/")
 
 
@@ -98,7 +98,7 @@ def list_folder(folder: str) -> list[os.DirEntry[str]]:
 
 
 def mode_of(path: str) -> int | None:
-    """Type and permissions of what is at a path, links not followed; None if nothing can be seen there."""
+    """Type and permissions of the file at a path, links not followed; None if nothing can be seen there."""
     try:
         return os.lstat(path).st_mode
     except OSError:

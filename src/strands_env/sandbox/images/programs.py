@@ -1,4 +1,4 @@
-"""The programs of an image, and files that lead them astray: a reward can be forged by what is here and is changed."""
+"""The programs of an image, and files that lead them astray: changes to these can forge a reward."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class NamesInTests:
 
     Attributes:
         files: Full names of their files. The script that Harbor runs, by its path, is not among them.
-        stems: Names of their files up to the first dot: what an import of them looks for.
+        stems: Names of their files up to the first dot, which an import of them looks for.
         folders: Names of their folders.
         words: Words of their texts, such as folders in which they run, and modules.
         programs: Words in the place of a command, and those that are names of programs of the image.
@@ -204,7 +204,7 @@ def is_program(place: str, path: str) -> bool:
 
 
 def _read_beginning(place: str, size: int) -> bytes | None:
-    """The first bytes of a file; None of what cannot be read, such as a link."""
+    """The first bytes of a file; None if it cannot be read, such as a link."""
     try:
         with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             return file.read(size)

@@ -85,7 +85,7 @@ def build_image(folder: str | Path, name: str, store: ImageStore) -> Image:
 def built_name(folder: str | Path) -> str:
     """Name of the image that is built from the Dockerfile of a folder as it is now.
 
-    Tasks of one name have images of their own, and an edited Dockerfile a new one.
+    Tasks of one name have separate images, and an edited Dockerfile a new one.
     """
     place = Path(folder).resolve()
     owner = place.parent if place.name in ("environment", "tests") else place

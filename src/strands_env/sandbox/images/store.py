@@ -1,4 +1,4 @@
-"""Images on this machine: unpacked roots with what their makers set for the programs in them.
+"""Images on this machine: unpacked roots with the settings of their makers for the programs in them.
 
     images/docker.io_library_app_latest/image.json        the record, which names the version in use
                                         3f9c2a1b/root     its files
@@ -152,7 +152,7 @@ class ImageStore:
 
 
 def hold_image(image: Image) -> int | None:
-    """Keep an image's files until `release_image`, whatever is imported or removed meanwhile.
+    """Keep an image's files until `release_image`, through imports and removals.
 
     Returns:
         A lock; None for a folder outside a store, which is its owner's to keep.

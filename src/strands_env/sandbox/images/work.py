@@ -1,6 +1,6 @@
 """An agent's work among everything it wrote: selected from its layers, to be laid over the image when tests run.
 
-Tests run in a fresh container of the image, and see of the agent's container only these paths. Everything else is the
+Tests run in a fresh container of the image, and see of the agent's container only these paths. All other files are the
 image's own, so nothing there has to be recognised as dangerous. An agent that is root can put anything into its layer:
 links, deletions, folders deeper than a path may be long. Its layer is therefore walked name by name without following
 its links, and what is selected is moved or copied whole.
@@ -49,7 +49,7 @@ _PROGRAMS = frozenset({"", "etc", "usr", "usr/local"}) | {
     f"{top}{name}" for top in ("", "usr/", "usr/local/") for name in _SYSTEM_NAMES
 }
 _SYSTEM = _PROGRAMS | {"boot", "home", "opt", "run", "var", "var/lib"}
-"""Work directories that say nothing about what the work is."""
+"""Work directories that do not tell the work from other files."""
 _LITERAL = {"[*]": "*", "[[]!.]*": _VISIBLE}
 """The spelling in a pattern of names that would stand for others."""
 _COMPILED = re.compile(r"(.*/)?__pycache__")
@@ -102,7 +102,7 @@ def check_artifact(path: str, directory: str) -> None:
 
 
 def pattern_of_directory(folder: str) -> str | None:
-    """The pattern for a work directory; None for one that says nothing about what the work is, such as `/`."""
+    """The pattern for a work directory; None for one that does not tell the work from other files, such as `/`."""
     inner = posixpath.normpath(f"/{folder}").lstrip("/")
     if inner in _SYSTEM:
         return None
@@ -121,11 +121,11 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentFiles:
-    """Everything an agent wrote, and what it was given. No process of it may run.
+    """All files an agent wrote or was given. No process of it may run.
 
     Attributes:
         root: Folder of the image.
-        before: Folder with what was written before the agent began.
+        before: Folder with the files written before the agent began.
         layers: Folders of its layers, the lowest first; the last is the running container's.
         path_variable: The image's `PATH`.
         directory: The work directory.
@@ -292,20 +292,20 @@ class AgentFiles:
 
 
 class LaidWork:
-    """Work in folders of its own, to be stacked above the image; none of it is left out of the inspection.
+    """Work in separate folders, to be stacked above the image; all of it is inspected.
 
     Python takes a compiled file in place of its source without comparing them, so `__pycache__` of the agent is
     emptied: the image's own is there again, or Python compiles anew.
 
     Args:
-        files: What the work was selected from.
+        files: The files that the work was selected from.
         folders: The lowest first.
-        paths: What was selected as work.
+        paths: The paths selected as work.
         in_use: A container runs on the folders already, so that nothing may be taken out of them: it is named instead.
 
     Attributes:
-        cut_links: Links that are left out, because they lead out of the work to what tests must not find there: the
-            tests themselves, the logs, what the kernel shows, and what was not there yet.
+        cut_links: Links that are left out, because they lead out of the work to files hidden from tests: the
+            tests themselves, the logs, the kernel's files, and places where nothing was yet.
         changed_programs: Programs, libraries and settings of interpreters that the image has otherwise, or not at all,
             and links to folders outside the work, in which tests may write.
     """
@@ -320,7 +320,7 @@ class LaidWork:
         self._paths = set(paths)
         self._on_path, self._directory = files.on_path, files.directory.strip("/")
         self._roots = {*paths, *map(posixpath.dirname, paths), self._directory}
-        """Where tests are likely to run Python: what is there is found before anything else."""
+        """Places where tests are likely to run Python: modules there are found before all others."""
         self._hidden = hidden_folders(files.root)
         self._stack = Stack([*reversed(folders), *self._given], self._hidden)
         prefixes = {"usr", "usr/local", *map(posixpath.dirname, files.on_path)} - {""}
@@ -330,7 +330,7 @@ class LaidWork:
             self._inspect(folder)
 
     def digest(self) -> str:
-        """The same for work that tests cannot tell apart but by its times; of its own where it cannot be read whole."""
+        """The same for work that tests cannot tell apart but by its times; unique where it cannot be read whole."""
         found, left = [], _MAX_DIGESTED
         for index, layer in enumerate(self.folders):
             for folder in each_folder(layer):
@@ -413,7 +413,7 @@ class LaidWork:
             self.cut_links.append(shown_path(path))
 
     def _leads_astray(self, folder: str, name: str, descriptor: int) -> bool:
-        """A link leads to what is hidden, or to where nothing is yet outside the work, or nobody knows where."""
+        """A link leads to hidden files, or to where nothing is yet outside the work, or nobody knows where."""
         target = self._stack.resolve(os.readlink(name, dir_fd=descriptor), folder)
         if not target or _touches(target, self._hidden):
             return True
@@ -486,7 +486,7 @@ def _is_same(place: str, before: str) -> bool:
 
 
 def _opaque_mark(folder: str) -> str:
-    """The attribute by which it hides what the layers below have in it; empty if it does not."""
+    """The attribute by which it hides the files of layers below; empty if it does not."""
     for name in _OPAQUE:
         with contextlib.suppress(OSError):
             if os.getxattr(folder, name, follow_symlinks=False) == b"y":

@@ -1,4 +1,4 @@
-"""Runs hidden tests in a sandbox of their own; the code they judge runs in another one.
+"""Runs hidden tests in one sandbox; the code they judge runs in another.
 
 `Checks` is the judge's side of a conversation that the host leads: it resumes the checks with an answer and gets the
 next thing they ask for, until they end. The checks run in a thread, so that they can wait between two calls of the
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 
 class SolutionError(Exception):
-    """The judged code did not give an answer: it raised, ended, broke a limit, or returned what is not plain data."""
+    """The judged code did not give an answer: it raised, ended, broke a limit, or returned more than plain data."""
 
 
 class CommandRun(NamedTuple):
@@ -102,7 +102,7 @@ class Checks:
         self._thread: threading.Thread | None = None
 
     def resume(self, answer: Any) -> str:
-        """The next event as JSON: `run`, what is to be run; or `end`, None for passed, else why not."""
+        """The next event as JSON: `run`, the request; or `end`, None for passed, otherwise the reason."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, daemon=True)
             self._thread.start()
@@ -138,7 +138,7 @@ class Checks:
 
 
 def main() -> None:
-    """Call one function of a Python file: this file is a program, too, of its own beside the judged code.
+    """Call one function of a Python file: this file is a program, too, beside the judged code.
 
     The request comes on standard input, as `encode` wrote it: `file`, `function`, `args`, `kwargs`, `marker`. The
     answer is the last line of the output, after the marker. All of this runs beside the judged code, so nothing that it
@@ -170,7 +170,7 @@ def main() -> None:
 
 
 def encode(value: Any) -> str:
-    """The value as JSON; `TypeError` for what is not plain data, `RecursionError` for too deep nesting."""
+    """The value as JSON; `TypeError` unless it is plain data, `RecursionError` for too deep nesting."""
     return json.dumps(_tag(value))
 
 

@@ -53,9 +53,9 @@ async def judge(
     timeout: float = DEFAULT_JUDGE_SECONDS,
     judging: Sandbox | None = None,
 ) -> Verdict:
-    """Judge what is in a sandbox with hidden tests.
+    """Judge the code in a sandbox with hidden tests.
 
-    The checks run in a sandbox of their own: another process namespace, other files, and another user where this
+    The checks run in another sandbox: another process namespace, other files, and another user where this
     process is root. They reach the judged one only through `solution`, whose answers are text or plain data, and pass
     when they run to their end without an exception.
 
@@ -65,10 +65,10 @@ async def judge(
     ```
 
     Args:
-        sandbox: Holds the judged code, with whatever earlier calls left there.
+        sandbox: Holds the judged code, with the remains of earlier calls.
         checks: Python code. `solution.run(command, stdin=...)` runs a command in the judged sandbox and gives
             `exit_code`, `stdout`, `stderr`, `outcome`; without a command it runs `file` as a program.
-            `solution.name(*args)` calls a function of `file`, each call in a process of its own; one that gives no
+            `solution.name(*args)` calls a function of `file`, each call in a new process; one that gives no
             answer raises `SolutionError`.
         files: Files to write into the judged work directory first: path to text.
         timeout: Seconds for all of it.
@@ -76,7 +76,7 @@ async def judge(
             `sandbox` if None.
 
     Returns:
-        The verdict. Whatever the judged code breaks, its own sandbox included, fails it.
+        The verdict. Judged code that breaks something, its own sandbox included, fails.
 
     Raises:
         SandboxError: The checks could not be run, through no fault of the judged code.
@@ -134,7 +134,7 @@ class _Judgment:
         return self._make_verdict(f"the judgment took longer than {self.timeout:g} s")
 
     async def _write_checks(self, checks: str, file: str) -> str:
-        """Bring the checks and what runs them into their sandbox. Returns the code that begins."""
+        """Bring the checks and their runner into their sandbox. Returns the code that begins."""
         await self.judging.write_file(f"{_FOLDER}/checks.py", _CHECKS.read_bytes())
         await self.judging.write_file(f"{_FOLDER}/source", checks.encode("utf-8", "surrogatepass"))
         return (
@@ -173,7 +173,7 @@ class _Judgment:
         return event
 
     async def _run(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Run what the checks ask for beside the judged code. Whatever comes back is data."""
+        """Run the request of the checks beside the judged code. Its answer is data."""
         self.runs += 1
         seconds = self._left() if request["timeout"] is None else min(request["timeout"], self._left())
         done: ExecResult = await self.judged.exec(

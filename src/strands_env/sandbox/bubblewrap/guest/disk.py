@@ -1,6 +1,6 @@
 """A sandbox's files on the disk, measured by its supervisor from start to end, where no file system bounds them.
 
-Not foolproof, unlike a file system of its own: a file whose only descriptor is under way in a socket is not seen, and
+Not foolproof, unlike a separate file system: a file whose only descriptor is under way in a socket is not seen, and
 neither is one without a name that is only mapped.
 """
 
@@ -26,10 +26,10 @@ _MAX_DISTURBED = 5
 
 
 class DiskWatch:
-    """Measures what was written, a slice of time at each look, so that nobody waits for a tree of any size.
+    """Measures the files written, a slice of time at each look, so that nobody waits for a tree of any size.
 
     Args:
-        upper: Descriptor of the folder with what the sandbox writes.
+        upper: Descriptor of the folder with the sandbox's files.
         most: Bytes that it may take.
     """
 
@@ -72,7 +72,7 @@ class DiskWatch:
         return self.is_over
 
     def spare_cleaning(self) -> None:
-        """Leave a command the time to remove what was too much."""
+        """Leave a command the time to remove some files."""
         if self.is_over:
             self._walk, self.next_look = None, time.monotonic() + _REST_SECONDS
 

@@ -1,4 +1,4 @@
-"""Files and folders of a sandbox: work of a request, done in a process of its own.
+"""Files and folders of a sandbox: work of a request, done in a separate process.
 
 The host sends an open file with the request, which is descriptor 0 here. `image.py` does folders.
 """
@@ -56,7 +56,7 @@ def read_file(request: dict[str, Any]) -> None:
 def write_file(request: dict[str, Any]) -> None:
     """Make a file of the host's; one that is replaced keeps its owner and permissions, unless `mode` is given.
 
-    With `mode` it takes the place of whatever is there.
+    With `mode` it takes the place of anything there.
     """
     path, mode = request["path"], request["mode"]
     target = -1

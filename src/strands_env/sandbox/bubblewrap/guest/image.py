@@ -1,7 +1,7 @@
 """The first process of a sandbox whose files are those of a container image.
 
-It is the supervisor with other habits: code may be any user of the image, root included; what a command leaves running
-lives on for the next; a call that is cancelled is ended alone, and the sandbox goes on. Folders travel as archives
+It is the supervisor with other habits: code may be any user of the image, root included; background processes of
+a command live on for the next; a cancelled call is ended alone, and the sandbox goes on. Folders travel as archives
 through open files of the host, and a listening socket inside can be handed out.
 
 The interpreter it runs on is the host's, shown below one folder and hidden again before any foreign code runs. All it
@@ -87,7 +87,7 @@ class ImageSupervisor(Supervisor):
         """A process between two commands wrote too much and was ended; the next command reports it."""
 
     def look_between_calls(self) -> float | None:
-        """Measure what was written, and end whoever writes too much; the milliseconds until the next look."""
+        """Measure the files, and end all processes where they are too many; the milliseconds until the next look."""
         if self.disk is None:
             return None
         if self.disk.look() and other_processes(True):
@@ -166,7 +166,7 @@ class ImageSupervisor(Supervisor):
             set_limit(f"RLIMIT_{name}", value)
 
     def end_leftovers(self, child: Child, report: dict[str, Any]) -> None:
-        """End what the call started if it had to be ended; else leave it running, and keep its output flowing."""
+        """End the processes of a call that had to be ended; leave others running, and keep their output flowing."""
         if report["outcome"] == "too_many_files":  # whoever writes, and all that holds a file without a name open
             self._kill_all()
         elif report["outcome"] not in ("ok", "error"):
@@ -178,7 +178,7 @@ class ImageSupervisor(Supervisor):
             self.unread.append(descriptor)
 
     def _kill_session(self, leader: int) -> None:
-        """Kill a command with its session and its descendants, also those in sessions of their own."""
+        """Kill a command with its session and its descendants, also those in other sessions."""
 
         def choose(others: Processes) -> set[int]:
             session = [pid for pid, fields in others.items() if pid == leader or int(fields[3]) == leader]
@@ -195,7 +195,7 @@ class ImageSupervisor(Supervisor):
 
 
 def enter_image(config: dict[str, Any]) -> None:
-    """Hide the host's files, give up the privilege to mount, and complete what every container finds in its root."""
+    """Hide the host's files, give up the privilege to mount, and complete the files of every container's root."""
     image = config["image"]
     if os.getpid() != 1:
         raise RuntimeError(f"not isolated: process {os.getpid()}")
@@ -264,10 +264,10 @@ def _enter_user_namespace(owner: int) -> None:
 
 
 def _bound_lasting_memory(most: int) -> None:
-    """Bound the memory that outlives processes: files in memory, and what System V keeps.
+    """Bound the memory that outlives processes: files in memory, and objects of System V.
 
-    Else code could fill all of it. The kernel, with nothing else left to end, would end the supervisor, and the episode
-    with it: a way for code to have no reward instead of a bad one.
+    Otherwise code could fill all of it. The kernel, with no other process left to end, would end the supervisor, and
+    the episode with it: a way for code to have no reward instead of a bad one.
     """
     # An inode takes about 1 KiB, so many empty files are as good as a large one.
     sizes = {"/dev": "size=1m,nr_inodes=1k,mode=0755", "/dev/shm": f"size={most // 2},nr_inodes={most // 8192}"}
@@ -370,7 +370,7 @@ def unpack(request: dict[str, Any]) -> None:
 def pack(request: dict[str, Any]) -> None:
     """Write a folder into the open file at descriptor 0.
 
-    Devices, pipes and sockets are left out, and what lies deeper than a path can be long.
+    Devices, pipes and sockets are left out, and files deeper than a path can be long.
     """
     bytes_left = request["max_bytes"]
     # As GNU tar reads `--exclude`: from any part of a path on, and `*` stands for slashes too. What lies in a folder

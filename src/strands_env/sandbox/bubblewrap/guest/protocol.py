@@ -1,4 +1,4 @@
-"""What goes over the socket to the host: frames of a 4-byte big-endian length and JSON, and streams in them."""
+"""The protocol of the socket to the host: frames of a 4-byte big-endian length and JSON, and streams in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first process of a sandbox: starts code, watches its limits, kills what is left, and reports over a socket.
+"""The first process of a sandbox: starts code, watches its limits, kills the rest, and reports over a socket.
 
 It runs before any foreign code does. Inside bubblewrap it is process 1 of its own process namespace: processes of the
 sandbox cannot signal it, and all of them die with it. It is not dumpable, so they cannot open its descriptors or trace
@@ -138,11 +138,11 @@ class Supervisor:
         return [descriptor for descriptor in ready if descriptor != self.wakeup]
 
     def look_between_calls(self) -> float | None:
-        """Watch what runs between two calls; the milliseconds until it wants to be called again."""
+        """Watch the processes between two calls; the milliseconds until it wants to be called again."""
         return None
 
     def run(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Do what a request asks for, and answer how that ended."""
+        """Carry out a request, and answer how it ended."""
         started = time.monotonic()
         empty = {"head": "", "tail": "", "dropped": 0}
         answer: dict[str, Any] = {"exit": 0, "detail": None, "stdout": empty, "stderr": empty, "lost": False}
@@ -219,7 +219,7 @@ class Supervisor:
         return read_file if request["kind"] == "read" else write_file
 
     def end_leftovers(self, child: Child, report: dict[str, Any]) -> None:
-        """Kill what the code left running, keep the interpreter if it is sound."""
+        """Kill the code's remaining processes, keep the interpreter if it is sound."""
         keep = self.worker
         if keep is not None and (keep.status is not None or (child is keep and not report.get("sound"))):
             keep = None
@@ -253,7 +253,7 @@ class Supervisor:
         return [pid for pid, fields in others if fields[0] == b"Z" and int(fields[1]) == worker.pid]
 
     def prepare(self) -> None:
-        """Repair what earlier code has done to the work directory."""
+        """Repair the work directory after earlier code."""
         with contextlib.suppress(OSError):
             os.makedirs(self.work, exist_ok=True)
             os.chmod(self.work, 0o700)
@@ -330,7 +330,7 @@ class Supervisor:
             set_limit(f"RLIMIT_{name}", value)
 
     def detach(self, inherited: list[int]) -> None:
-        """Keep these descriptors, as 0, 1, 2 and so on, and nothing else of the supervisor."""
+        """Keep these descriptors, as 0, 1, 2 and so on, and no others of the supervisor."""
         os.setsid()
         moved = [os.dup(descriptor) for descriptor in inherited]  # above the targets, as those are all in use
         for target, descriptor in enumerate(moved):
@@ -440,13 +440,13 @@ class Watch:
                 os.kill(self.child.pid, signal.SIGINT)
 
     def drain(self) -> None:
-        """Read what is left in the pipes; no writer is alive, or it is stopped."""
+        """Empty the pipes; no writer is alive, or it is stopped."""
         for _ in range(64):
             if not self._read(0.0):
                 return
 
     def _read(self, seconds: float) -> bool:
-        """Read what is available within this time; True if there was something."""
+        """Read the output available within this time; True if there was some."""
         has_output = False
         for descriptor in self.host.wait(self.open, 1000 * seconds):
             if descriptor == self.host.channel.fileno():  # a frame during a call takes the call back

@@ -1,4 +1,4 @@
-"""Calls to the operating system: limits, privileges, and what the processes of the sandbox use."""
+"""Calls to the operating system: limits, privileges, and the resources that processes of the sandbox use."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _REMOVALS = 100
 
 
 def remove_tree(path: str) -> None:
-    """Remove what is at a path, whatever permissions its folders have, and however deep they lie in each other."""
+    """Remove a file or folder, regardless of the permissions and the depth of its folders."""
 
     def leave(name: str, parent: int) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -195,7 +195,7 @@ def other_processes(isolated: bool) -> Processes:
 
 
 def descendants(processes: Processes, ancestors: Iterable[int]) -> Processes:
-    """All that these have started, and what that has started."""
+    """All descendants of these processes."""
     children: dict[int, list[int]] = {}
     for pid, fields in processes.items():
         children.setdefault(int(fields[1]), []).append(pid)

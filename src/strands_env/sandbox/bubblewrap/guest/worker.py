@@ -1,6 +1,6 @@
 """The Python interpreter of a sandbox: runs cells one after the other in one namespace.
 
-This file is a program of its own; it runs inside the sandbox, started by the supervisor, and shares its process with
+This file is a program; it runs inside the sandbox, started by the supervisor, and shares its process with
 foreign code. Requests come on descriptor 3 and answers go to descriptor 4, as frames of a 4-byte length and JSON.
 """
 
