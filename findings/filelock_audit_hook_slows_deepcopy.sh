@@ -4,7 +4,7 @@
 # Importing filelock makes `copy.deepcopy` of a chat message two to five times slower, for the rest of the process. filelock
 # adds an audit hook, written in Python, to watch for forks. CPython calls a hook for every audited event, and `id()` is one
 # (`builtins.id`), which deepcopy calls for each thing it copies; so do `array.array(...)` and `sys._getframe()`. A hook
-# cannot be taken away again. transformers, huggingface_hub, torch and ray import filelock, and an agent loop that copies
+# cannot be taken away again. transformers and huggingface_hub import filelock, and an agent loop that copies
 # its messages before each model call pays on every turn: nothing of it shows in a profile by cProfile, which CPython
 # stops while a hook runs.
 #
