@@ -41,15 +41,20 @@ class FastPath(StrEnum):
         Raises:
             ValueError: The environment variable names something else.
         """
-        return self not in _turned_off(os.environ.get(VARIABLE, ""))
+        return self not in turned_off()
+
+
+def turned_off() -> frozenset[FastPath]:
+    """The fast paths that the environment turns off now; raises as `FastPath.is_on`."""
+    return _named(os.environ.get(VARIABLE, ""))
 
 
 @lru_cache(maxsize=8)
-def _turned_off(text: str) -> frozenset[str]:
+def _named(text: str) -> frozenset[FastPath]:
     names = {name.strip().lower() for name in text.split(",")} - {"", "0"}
     if "1" in names:
         return frozenset(FastPath)
     if unknown := names - set(FastPath):
         known = ", ".join(FastPath)
         raise ValueError(f"{VARIABLE}={text!r} names {sorted(unknown)[0]!r}: write 1, or some of {known}")
-    return frozenset(names)
+    return frozenset(map(FastPath, names))

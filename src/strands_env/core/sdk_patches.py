@@ -23,7 +23,7 @@ import copy
 import hashlib
 import inspect
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ from strands.telemetry.tracer import Tracer
 from strands.types._events import StartEvent
 from strands.types.tools import AgentTool
 
-from strands_sglang.fast_paths import FastPath
+from strands_sglang.fast_paths import FastPath, turned_off
 
 current_step: ContextVar[Any] = ContextVar("strands_env_step", default=None)
 """The step that the calling code runs in, threads and tasks started by it included; None outside."""
@@ -64,9 +64,9 @@ class Patch:
     relies_on: tuple[tuple[Any, str], ...]
     digest: str
 
-    def set(self) -> None:
-        """Apply the patch, or take it back where its fast path is off or the SDK has other code."""
-        is_on = self.path.is_on and _code_digest(self) == self.digest
+    def set(self, off: Collection[FastPath]) -> None:
+        """Apply the patch, or take it back where its fast path is `off` or the SDK has other code."""
+        is_on = self.path not in off and _code_digest(self) == self.digest
         for owner, name, replacement in self.names:
             if is_on != (getattr(owner, name, None) is replacement):
                 setattr(owner, name, replacement if is_on else _ORIGINALS[owner, name])
@@ -91,8 +91,9 @@ def _code_digest(patch: Patch) -> str:
 @contextmanager
 def inside_a_step(step: object = True) -> Iterator[None]:
     """Make this the current step, and apply the patches to the agents that run inside the block."""
+    off = turned_off()
     for patch in PATCHES:
-        patch.set()
+        patch.set(off)
     token = current_step.set(step)
     try:
         yield
