@@ -293,7 +293,8 @@ class Conversation:
             self._note_root(location)
             if location.parent is None:
                 self.forest.reserve_call_ids(messages)
-            prompt = self._prompts.render(prompt_format, location, messages, system, options)
+            write = self._prompts.root if location.parent is None else self._prompts.delta
+            prompt = write(prompt_format, location, messages, system, options)
             if request.forced_tools and not request.constraints:
                 request = self._force_call(request, prompt_format)
             return PreparedTurn(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from strands.types.tools import ToolSpec
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Options that decide how messages are printed, beside the template's arguments.
+_POLICIES: Final = ("reasoning_policy", "control_tokens", "dropped_content")
 # Problems with replies, each said once a process.
 _warned: set[str] = set()
 
@@ -155,7 +157,7 @@ class Formats:
         """The tools and all options that decide how they are printed, in bytes."""
         if not isinstance(tools, Sequence):
             raise MessageConversionError(f"tools is {tools!r:.100}, expected a list")
-        return encode_value([list(tools), _template_kwargs(options), *_policies(options)])
+        return encode_value([list(tools), _template_kwargs(options), [str(options[name]) for name in _POLICIES]])
 
     def get(self, tool_specs: Sequence[ToolSpec], options: SGLangConfig, key: bytes | None = None) -> PromptFormat:
         """The format for these tools under these options, checked once a process; `key` is their `key_of`.
@@ -185,7 +187,8 @@ class Formats:
         parser = None if self._tool_parser is None else id(self._tool_parser)  # the format keeps the parser alive
         special = special_values(tokenizer)
         facts = [template, special, list(self._tokens.stop_tokens), codec.vocabulary_size]
-        return digest_parts([tools, _template_kwargs(options), _policies(options), parser, facts])
+        policies = [str(options[name]) for name in _POLICIES]
+        return digest_parts([tools, _template_kwargs(options), policies, parser, facts])
 
     def _make(self, tools: list[dict[str, Any]] | None, options: SGLangConfig, key: bytes | None) -> PromptFormat:
         kwargs = _template_kwargs(options)
@@ -219,10 +222,6 @@ class Formats:
             control_tokens=options["control_tokens"],
             dropped_content=options["dropped_content"],
         )
-
-
-def _policies(options: SGLangConfig) -> list[str]:
-    return [str(options[name]) for name in ("reasoning_policy", "control_tokens", "dropped_content")]
 
 
 def _template_kwargs(options: SGLangConfig) -> dict[str, Any]:

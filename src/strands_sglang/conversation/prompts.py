@@ -106,24 +106,7 @@ class Prompts:
         self.calls.sampled.clear()
         self._heads.clear()
 
-    def render(
-        self,
-        prompt_format: PromptFormat,
-        location: Location,
-        messages: Sequence[Message],
-        system: str,
-        options: SGLangConfig,
-    ) -> Prompt:
-        """The ids that a call at this location appends to its path.
-
-        Raises:
-            TemplateError: The template cannot express the messages.
-            MediaError: Images cannot be exact.
-        """
-        write = self._root if location.parent is None else self._delta
-        return write(prompt_format, location, messages, system, options)
-
-    def _root(
+    def root(
         self,
         prompt_format: PromptFormat,
         location: Location,
@@ -151,7 +134,7 @@ class Prompts:
             place_images(prompt.ids, (), self._images.expander)  # who encoded it may have known no placeholders
         return prompt._replace(ids=prompt.ids[:])  # a copy: others share it
 
-    def _delta(
+    def delta(
         self,
         prompt_format: PromptFormat,
         location: Location,
@@ -159,7 +142,7 @@ class Prompts:
         system: str,
         options: SGLangConfig,
     ) -> Prompt:
-        """The prompt behind the sampled ids of the parent."""
+        """The prompt behind the sampled ids of the parent; `TemplateError` if the template cannot express it."""
         parent = location.parent
         assert parent is not None
         sampled = parent.completion.output_ids
