@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from .step import CALL_ID, Boundary, StepRenderer, common_prefix, first_token
 
 THOUGHT: Final = "Rsn7XQ"
 SAID: Final = "Said7XQ"
-CALLED_TOOL: Final = "lookup"
+TOOL_NAME: Final = "lookup"
 _ASKED: Final = "Usr1XQ"
 _TAG: Final = re.compile(r"</?[^<>\s]{1,64}>|\[/?[A-Z][A-Z_ ]{1,32}\]")
 
@@ -28,6 +28,28 @@ _TAG: Final = re.compile(r"</?[^<>\s]{1,64}>|\[/?[A-Z][A-Z_ ]{1,32}\]")
 def argument_of(number: int) -> dict[str, str]:
     """Arguments of call `number` of a printed reply, counted from 1."""
     return {"q": f"Arg{number}XQ"}
+
+
+def call_turn(*numbers: int, content: str = "", **extra: Any) -> ChatMessage:
+    """An assistant turn with one call for each number."""
+    calls = [
+        {"id": CALL_ID % n, "type": "function", "function": {"name": TOOL_NAME, "arguments": argument_of(n)}}
+        for n in numbers
+    ]
+    return {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {}), **extra}
+
+
+def tool_result(number: int, prefix: str = "R") -> ChatMessage:
+    """The result of a call."""
+    return {"role": "tool", "tool_call_id": CALL_ID % number, "name": TOOL_NAME, "content": f"{prefix}{number}XQ"}
+
+
+def try_render(step: StepRenderer, messages: Sequence[ChatMessage], *, generate: bool) -> str | None:
+    """The rendered messages, or None if the template raises: for a probe that is an answer."""
+    try:
+        return step.render(messages, generate=generate)
+    except Exception:  # templates raise all kinds
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +108,7 @@ def print_replies(step: StepRenderer, opened: tuple[str, str] | None) -> Printed
         opened: Tags of the reasoning block that the generation prompt opens, where they are known by name.
     """
     user: ChatMessage = {"role": "user", "content": _ASKED}
-    _, asked, prompt = (_try(step, [user], generate=True) or "").rpartition(_ASKED)
+    _, asked, prompt = (try_render(step, [user], generate=True) or "").rpartition(_ASKED)
     if not asked:
         return PrintedReplies()
     stem, specials = prompt.rstrip(), step.vocabulary.specials
@@ -149,21 +171,9 @@ def _forms(step: StepRenderer, user: ChatMessage) -> Iterator[_Form]:
         if count and step.tools is None:
             continue
         numbers = range(1, count + 1)
-        turn: dict[str, Any] = {"role": "assistant", "content": said}
-        if thought:
-            turn |= dict.fromkeys(REASONING_FIELDS, thought)
-        new: list[ChatMessage] = [{"role": "user", "content": "Usr3XQ"}]
-        if count:
-            call: dict[str, Any] = {"type": "function"}
-            ids = {number: CALL_ID % number for number in numbers}
-            turn["tool_calls"] = [
-                call | {"id": ids[number], "function": {"name": CALLED_TOOL, "arguments": argument_of(number)}}
-                for number in numbers
-            ]
-            new = [
-                {"role": "tool", "tool_call_id": ids[number], "name": CALLED_TOOL, "content": f"R{number}XQ"}
-                for number in numbers
-            ]
+        thoughts = dict.fromkeys(REASONING_FIELDS, thought) if thought else {}
+        turn = call_turn(*numbers, content=said, **thoughts)
+        new = [tool_result(number) for number in numbers] or [{"role": "user", "content": "Usr3XQ"}]
         if count not in boundaries:
             try:
                 boundaries[count] = step.suffix([user], turn, new).boundary
@@ -175,7 +185,7 @@ def _forms(step: StepRenderer, user: ChatMessage) -> Iterator[_Form]:
         is_sampled = boundary.closer != "" and boundary.closer not in stops
         ends = [boundary.end] if is_sampled and count else [boundary.head, *([boundary.end] if is_sampled else [])]
         for following in (new, []):
-            printed = (_try(step, [user, turn, *following], generate=False) or "").partition(_ASKED)[2]
+            printed = (try_render(step, [user, turn, *following], generate=False) or "").partition(_ASKED)[2]
             payload = arguments[-1] if arguments else said
             end = printed.find(payload) + len(payload)
             # Behind its calls, some print the text of a turn once more.
@@ -191,13 +201,6 @@ def _forms(step: StepRenderer, user: ChatMessage) -> Iterator[_Form]:
             for tail in ends if whole is None else [whole]:
                 if printed.startswith(tail, end):
                     yield _Form(printed[:first], printed[first : end + len(tail)], *parts)
-
-
-def _try(step: StepRenderer, messages: list[ChatMessage], *, generate: bool) -> str | None:
-    try:
-        return step.render(messages, generate=generate)
-    except Exception:  # templates raise all kinds; for a probe that is an answer
-        return None
 
 
 def _reply_start(before: str, prompt: str, specials: tuple[str, ...]) -> int | None:

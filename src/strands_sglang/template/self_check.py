@@ -15,13 +15,12 @@ from typing import Any
 from ..exceptions import TemplateError
 from .chat_messages import ArgumentForm, ChatMessage, ContentForm, HistoryPart
 from .reasoning import KEEP_REASONING, opened_tags
-from .replies import print_replies
+from .replies import TOOL_NAME, argument_of, call_turn, print_replies, tool_result, try_render
 from .report import Flag, Report, Shape, ShapeResult, TemplateVerdict
-from .step import CALL_ID, SENTINEL, Boundary, Forms, Plant, StepRenderer, plant_sentinel
+from .step import SENTINEL, Boundary, Forms, Plant, StepRenderer, plant_sentinel
 
 SYSTEM_TEXT = "Sys5XQ."
 TOOL_TEXT = "Tool5XQ."
-TOOL_NAME = "lookup"
 
 _FUNCTION = {
     "name": TOOL_NAME,
@@ -43,20 +42,6 @@ def probe_tools(like: Sequence[Any]) -> list[dict[str, Any]]:
 SYSTEM: ChatMessage = {"role": "system", "content": SYSTEM_TEXT}
 USER: ChatMessage = {"role": "user", "content": "Usr1XQ"}
 NEXT: ChatMessage = {"role": "user", "content": "Usr3XQ"}
-
-
-def call_turn(*numbers: int, content: str = "", **extra: Any) -> ChatMessage:
-    """An assistant turn with one call for each number."""
-    calls = [
-        {"id": CALL_ID % i, "type": "function", "function": {"name": TOOL_NAME, "arguments": {"q": f"v{i}"}}}
-        for i in numbers
-    ]
-    return {"role": "assistant", "content": content, "tool_calls": calls, **extra}
-
-
-def tool_result(number: int, prefix: str = "R") -> ChatMessage:
-    """The result of a call."""
-    return {"role": "tool", "tool_call_id": CALL_ID % number, "name": TOOL_NAME, "content": f"{prefix}{number}XQ"}
 
 
 def reply(content: str, **extra: Any) -> ChatMessage:
@@ -136,11 +121,11 @@ def self_check(step: StepRenderer) -> Knowledge:
         flags.add(Flag.NO_CLOSER)
     if closers - {""} - set(step.vocabulary.stops):
         flags.add(Flag.CLOSER_IS_NOT_A_STOP)
-    prompt = _try(step, [USER], generate=True)
-    past = _try(step, [USER, reply("Ans.")], generate=False)
+    prompt = try_render(step, [USER], generate=True)
+    past = try_render(step, [USER, reply("Ans.")], generate=False)
     if prompt is not None and past is not None and not past.startswith(prompt):
         flags.add(Flag.GENERATION_PROMPT_NOT_IN_HISTORY)
-    closed = _try(step, [USER], generate=False)
+    closed = try_render(step, [USER], generate=False)
     generation = ""
     if prompt is not None and closed is not None:
         generation = prompt[len(closed) :] if prompt.startswith(closed) else prompt[prompt.rfind("Usr1XQ") + 6 :]
@@ -163,13 +148,6 @@ def self_check(step: StepRenderer) -> Knowledge:
 
 def _with(step: StepRenderer, **forms: Any) -> StepRenderer:
     return replace(step, forms=replace(step.forms, **forms), boundaries={})
-
-
-def _try(step: StepRenderer, messages: Sequence[ChatMessage], *, generate: bool) -> str | None:
-    try:
-        return step.render(messages, generate=generate)
-    except Exception:  # templates raise all kinds; for a probe that is an answer
-        return None
 
 
 # ---- forms ----------------------------------------------------------------------------------------------------------
@@ -195,7 +173,7 @@ def _content_form(step: StepRenderer, place: Callable[[Any], list[ChatMessage]])
     def show(content: Any) -> str | None:
         for form in ArgumentForm:
             trial = _with(step, arguments=form)
-            text = _try(trial, place(content), generate=True)
+            text = try_render(trial, place(content), generate=True)
             if text is not None and _MARK in text:
                 return text
         return None
@@ -215,7 +193,7 @@ def _argument_form(step: StepRenderer) -> ArgumentForm:
     for plant in (Plant.ARGUMENTS_NULL, Plant.ARGUMENTS_EMPTY):
         for form in ArgumentForm:
             trial = _with(step, arguments=form)
-            printed = _try(trial, [USER, plant_sentinel(call_turn(1), plant), tool_result(1)], generate=True)
+            printed = try_render(trial, [USER, plant_sentinel(call_turn(1), plant), tool_result(1)], generate=True)
             if printed is not None and SENTINEL in printed:
                 return form
     return ArgumentForm.OBJECT
@@ -302,11 +280,13 @@ def _verdict(shapes: Mapping[Shape, ShapeResult], history: HistoryPart) -> Templ
 def _loss_flags(step: StepRenderer) -> set[Flag]:
     flags = set()
     spoken = (
-        None if step.tools is None else _try(step, [USER, call_turn(1, content=_MARK), tool_result(1)], generate=True)
+        None
+        if step.tools is None
+        else try_render(step, [USER, call_turn(1, content=_MARK), tool_result(1)], generate=True)
     )
     if spoken is not None:
         flags |= {Flag.DROPS_TEXT_BESIDE_CALLS} if _MARK not in spoken else set()
-        flags |= {Flag.DROPS_CALLS} if "v1" not in spoken else set()
+        flags |= {Flag.DROPS_CALLS} if argument_of(1)["q"] not in spoken else set()
     if _drops_reasoning(step, reply("Ans.", **_THINKING), NEXT):
         flags.add(Flag.DROPS_REASONING_AT_USER)
     if step.tools is not None and _drops_reasoning(step, call_turn(1, **_THINKING), tool_result(1)):
@@ -315,8 +295,8 @@ def _loss_flags(step: StepRenderer) -> set[Flag]:
 
 
 def _drops_reasoning(step: StepRenderer, turn: ChatMessage, new: ChatMessage) -> bool:
-    last = _try(step, [USER, turn], generate=False)
-    past = _try(step, [USER, turn, new], generate=True)
+    last = try_render(step, [USER, turn], generate=False)
+    past = try_render(step, [USER, turn, new], generate=True)
     return last is not None and past is not None and _THOUGHT in last and _THOUGHT not in past
 
 
