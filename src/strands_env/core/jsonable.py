@@ -325,6 +325,8 @@ MARKS = re.compile(rb"__(?:bytes_encoded|utf-8)__")
 
 def exact(value: Any) -> Any:
     """The value with bytes, and text that UTF-8 cannot hold, replaced by objects. Nothing given is changed."""
+    if not value and type(value) in (list, dict):
+        return value
     try:  # most values are JSON already: to write them once, in C, costs less than a look at each part
         text = orjson.dumps(value)
     except TypeError:
@@ -382,8 +384,8 @@ class _Constructed(ModelMetaclass):
         if args:
             first = next(iter(fields))
             raise TypeError(f"{cls.__name__}({args[0]!r:.100}): name the field, as in {cls.__name__}({first}=...)")
-        names = fields.keys() | cls.__pydantic_computed_fields__.keys()  # parts of a field
-        if not given.keys() <= names and cls.model_config.get("extra") != "allow":
+        if not given.keys() <= fields.keys() and cls.model_config.get("extra") != "allow":
+            names = fields.keys() | cls.__pydantic_computed_fields__.keys()  # parts of a field
             refuse_unknown(f"{cls.__name__}()", given, names, cls._elsewhere)
         return super().__call__(**given)
 

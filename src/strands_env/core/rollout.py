@@ -92,7 +92,8 @@ class LocalExecutor:
                     if self._on_environment is not None:
                         await self._on_environment(describe(env, action if self._takes_action else None))
                         self._on_environment = None
-            if issubclass(type(env), Environment) or inspect.iscoroutinefunction(getattr(env, "rollout", None)):
+            rollout = getattr(env, "rollout", None)
+            if issubclass(type(env), Environment) or (rollout and inspect.iscoroutinefunction(rollout)):
                 progress.phase = Phase.LOOP
                 with progress.active():
                     result = await env.rollout(action)

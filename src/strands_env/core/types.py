@@ -161,6 +161,8 @@ def system_prompt_of(context: TaskContext) -> str | None:
 
 def _read_chat(data: Any) -> Any:
     message = data.get("message") if isinstance(data, dict) else None
+    if type(message) is str:  # nearly all of them
+        return data
     if isinstance(message, Mapping) and "role" in message and isinstance(message.get("content"), str):
         message = [message]
     elif isinstance(message, tuple):
@@ -409,6 +411,9 @@ def _read_state(value: Any, info: ValidationInfo) -> Any:
     return check_state(decode_stored(value, info))
 
 
+_PARTS_OF_END = (("termination_reason", "reason"), ("outcome", "outcome"), ("error", "error"))
+
+
 class StepResult(PartedModel, StoredModel):
     """The result of `Environment.step`.
 
@@ -459,10 +464,7 @@ class StepResult(PartedModel, StoredModel):
     @model_validator(mode="before")
     @classmethod
     def _make_end(cls, data: Any) -> Any:
-        end = {}
-        for name, part in (("termination_reason", "reason"), ("outcome", "outcome"), ("error", "error")):
-            if isinstance(data, dict) and name in data:
-                end[part] = data[name]
+        end = {part: data[name] for name, part in _PARTS_OF_END if name in data} if isinstance(data, dict) else None
         return {**data, "end": end} if end else data
 
     @computed_field  # type: ignore[prop-decorator]

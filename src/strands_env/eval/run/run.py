@@ -8,9 +8,8 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from strands_env.core import Action, Outcome, StepResult, TerminationReason
 from strands_env.core.garbage import rare_collections
@@ -50,12 +49,11 @@ class CollectedResults(dict[str, Sequence[EvalSample]]):
         return f"{type(self).__name__}(prompts={len(self)}, samples={sum(map(len, self.values()))})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(NamedTuple):
     """A sample to run."""
 
     prompt: NamedTask
-    index: int
+    index: int  # type: ignore[assignment]  # the field, not the method of tuples
     id: str
 
 
@@ -107,6 +105,7 @@ class Run:
         """Run everything that is not done yet; all samples by prompt id."""
         self._describe = getattr(sampler.executor, "describe", None)
         async with AsyncExitStack() as ending:  # each part of it whatever the others raise
+            ending.callback(self._forget_owners)
             ending.callback(self._progress, "finish", self.state)
             ending.enter_context(rare_collections())
             await self._open_log(ending)
@@ -127,6 +126,10 @@ class Run:
         if self.state.total == 0:  # no error: what a program leaves over for a run may be nothing
             logger.warning("benchmark=<%s> | there are no tasks: nothing was run", self.state.name)
         return self._collect()
+
+    def _forget_owners(self) -> None:
+        """No cycle leads to the samples, which are freed when the caller drops them: core/garbage.py."""
+        self._writer = self._describe = None
 
     def _collect(self) -> CollectedResults:
         reader: ResultReader | None = None
@@ -183,6 +186,7 @@ class Run:
         sample = str(((self._config.environment or {}).get("task") or {}).get("id", ""))
         recorded, _, recorded_index = sample.rpartition("_")
         last_waiting = -1 if self._writer is None else self._writer.log.place_of(recorded)
+        config_digest, find = self._config.digest.encode(), None if self._writer is None else self._writer.log.find
         waiting: list[Job] = []
         async with aclosing(stream(self._tasks)) as actions:
             async for action in actions:
@@ -196,13 +200,13 @@ class Run:
                     seed = {SEED_FIELD: sample_seed(self._seed, prompt, int(recorded_index))}
                     await self._compare_environment(copy_of(with_context(prompt.action, id=sample, **seed)))
                 for index in range(self._options.n_samples_per_prompt):
-                    job = Job(prompt=prompt, index=index, id=sample_id(self._config.digest, prompt, index))
-                    if self._is_done(job):
+                    name = sample_id(config_digest, prompt, index)
+                    if find is not None and self._is_done(prompt.id, index, find(name)):
                         passed += 1
                         if passed % PASSED_AT_ONCE == 0:
                             await asyncio.sleep(0)
-                        continue
-                    waiting.append(job)
+                    else:
+                        waiting.append(Job(prompt, index, name))
                 if prompt.place >= last_waiting:
                     for job in waiting:
                         yield job
@@ -221,13 +225,12 @@ class Run:
                 (f"task {prompt.id!r}: its message, ground truth or context is another than in the file",),
             )
 
-    def _is_done(self, job: Job) -> bool:
-        stored = None if self._writer is None else self._writer.log.find(job.id)
+    def _is_done(self, prompt_id: str, index: int, stored: Entry | None) -> bool:
         if stored is None or stored.aborted:
             return False
         self.state.resumed += 1
         if self._options.keep_results:
-            self._results[job.prompt.id][job.index] = stored
+            self._results[prompt_id][index] = stored
         if stored.reward is not None:
             self.state.scored += 1
             self.state.reward_sum += stored.reward

@@ -11,8 +11,7 @@ import copy
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from strands_env.core import Action, TaskContext
 from strands_env.core.deadline import is_closing
@@ -24,7 +23,6 @@ from strands_env.eval.errors import DatasetError
 M = TypeVar("M", Action, TaskContext)
 
 _END: Any = object()
-_STATE = ("__dict__", "__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")  # of a pydantic model
 
 Tasks = Iterable[Action] | AsyncIterable[Action]
 
@@ -113,10 +111,11 @@ def _copy(model: M, copy_values: Callable[[Any], Any]) -> M:
         copied: M = copy_values(model)  # a class of the user's may have a copying of its own
         return copied
     copied = type(model).__new__(type(model))
-    values, extra = copy_values(model.__dict__), copy_values(model.__pydantic_extra__)
-    named = model.__pydantic_fields_set__.copy()
-    for name, value in zip(_STATE, (values, extra, named, None), strict=True):
-        object.__setattr__(copied, name, value)
+    assign = object.__setattr__  # pydantic's own validates
+    assign(copied, "__dict__", copy_values(model.__dict__))
+    assign(copied, "__pydantic_extra__", copy_values(model.__pydantic_extra__))
+    assign(copied, "__pydantic_fields_set__", model.__pydantic_fields_set__.copy())
+    assign(copied, "__pydantic_private__", None)
     return copied
 
 
@@ -151,8 +150,7 @@ def _name(action: Action) -> str:
     return repr(action.task_context.id) if _is_named(action) else f"with the message {action.text[:60]!r}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedTask:
+class NamedTask(NamedTuple):
     """A task of the run.
 
     Its id is the user's, or the hash of its content; `#2`, `#3`, ... behind it where the id comes again. `place` is its
@@ -202,9 +200,9 @@ def with_names(actions: Iterable[Action]) -> list[Action]:
     return [with_context(action, id=namer.name(action).id) for action in actions]
 
 
-def sample_id(config_digest: str, prompt: NamedTask, index: int) -> str:
+def sample_id(config_digest: bytes, prompt: NamedTask, index: int) -> str:
     """Identity of one sample: configuration, task and index."""
-    return digest(config_digest.encode(), prompt.digest.encode(), prompt.id.encode(), index.to_bytes(8, "little"))
+    return digest(config_digest, prompt.digest.encode(), prompt.id.encode(), index.to_bytes(8, "little"))
 
 
 def sample_seed(seed: int, prompt: NamedTask, index: int) -> int:

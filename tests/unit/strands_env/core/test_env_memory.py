@@ -215,6 +215,14 @@ async def test_frames_of_an_error_of_another_executor_are_freed_too(monkeypatch)
     assert [kept() for kept in Kept.seen] == [None]
 
 
+@pytest.mark.usefixtures("no_collections")
+async def test_samples_of_a_run_are_freed_when_its_caller_drops_them(tmp_path) -> None:
+    ((sample,),) = (await Evaluator(FakeEnv, output_path=tmp_path).run([Action(message="go")])).values()
+    kept = weakref.ref(sample)
+    del sample
+    assert kept() is None
+
+
 def frames_of(error: BaseException) -> list[str]:
     return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
 

@@ -394,7 +394,7 @@ def test_a_task_of_harbor_is_its_content_wherever_it_lies(tmp_path, change):
         (second / place).write_text("")
     one, two = (TaskNamer().name(load("harbor", folder)[0]) for folder in (first, second))
     assert (one.digest == two.digest) == (change is None) and one.id == two.id == "fix-it"
-    assert (sample_id("", one, 0) == sample_id("", two, 0)) == (change is None), "the seed follows from it"
+    assert (sample_id(b"", one, 0) == sample_id(b"", two, 0)) == (change is None), "the seed follows from it"
 
 
 # ---- registry --------------------------------------------------------------------------------------------------------
