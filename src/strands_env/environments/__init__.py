@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .math import MathEnv
     from .mcp import MCPEnv, MCPTools
     from .openenv import OpenEnvEnvironment
-    from .search import LocalSearch, Page, SearchEnv, SearchError, SearchHit, SearchProvider, WebSearch
+    from .search import Page, SearchEnv, SearchError, SearchHit, SearchProvider, WebSearch
     from .strands_harness import StrandsHarnessEnv as StrandsHarnessEnv
     from .verifiers_env import VerifiersEnvironment as VerifiersEnvironment
 
@@ -27,7 +27,6 @@ __all__ = [
     "CodeSandboxEnv",
     "Harness",
     "HarnessEnvironment",
-    "LocalSearch",
     "MCPEnv",
     "MCPTools",
     "MathEnv",
@@ -54,9 +53,7 @@ _HOMES = {
     "MathEnv": ".math",
     **dict.fromkeys(("MCPEnv", "MCPTools"), ".mcp"),
     "OpenEnvEnvironment": ".openenv",
-    **dict.fromkeys(
-        ("LocalSearch", "Page", "SearchEnv", "SearchError", "SearchHit", "SearchProvider", "WebSearch"), ".search"
-    ),
+    **dict.fromkeys(("Page", "SearchEnv", "SearchError", "SearchHit", "SearchProvider", "WebSearch"), ".search"),
     "StrandsHarnessEnv": ".strands_harness",
     "VerifiersEnvironment": ".verifiers_env",
 }

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
-import re
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -22,11 +18,6 @@ from strands_env.core.attempts import RetryPolicy, run_attempts
 from strands_env.core.episode import fail_step
 from strands_env.tools.results import error_result, text_result
 from strands_sglang.exceptions import check_choice, check_positive
-
-_WORD = re.compile(r"\w+")
-_SATURATION, _LENGTH_WEIGHT = 1.5, 0.75
-"""`k1` and `b` of BM25 (Robertson and Zaragoza 2009)."""
-_SNIPPET_CHARS = 300
 
 
 class SearchError(ToolProviderException):
@@ -65,66 +56,6 @@ class SearchProvider(Protocol):
         """A page; None if it does not exist, which the model sees. A service that fails is a `SearchError`."""
 
 
-class LocalSearch:
-    """Search in documents in memory, ranked by BM25: for tests, and for benchmarks that bring a corpus.
-
-    Raises:
-        ValueError: Two pages have the same address.
-    """
-
-    def __init__(self, pages: Iterable[Page]) -> None:
-        self._pages: dict[str, Page] = {}
-        self._counts: dict[str, Counter[str]] = {}
-        self._postings: dict[str, list[str]] = {}
-        for page in pages:
-            if page.url in self._pages:
-                raise ValueError(f"two pages have the address {page.url!r}")
-            counts = Counter(_words(f"{page.title} {page.text}"))
-            self._pages[page.url], self._counts[page.url] = page, counts
-            for word in counts:
-                self._postings.setdefault(word, []).append(page.url)
-        self._lengths = {url: counts.total() for url, counts in self._counts.items()}
-        self._mean_length = sum(self._lengths.values()) / max(1, len(self._lengths)) or 1.0
-
-    @classmethod
-    def from_jsonl(cls, path: str | os.PathLike[str]) -> Self:
-        """Documents of a file of JSON lines with `title`, `url` and `text`."""
-        with Path(path).open(encoding="utf-8") as lines:
-            rows: list[Mapping[str, str]] = [json.loads(line) for line in lines if line.strip()]
-        return cls(Page(title=row["title"], url=row["url"], text=row["text"]) for row in rows)
-
-    async def search(self, query: str, max_results: int) -> list[SearchHit]:
-        """The documents that fit the words of the query best; equal ones in the order of their addresses."""
-        scores: dict[str, float] = defaultdict(float)
-        words = set(_words(query))
-        for word in words:
-            urls = self._postings.get(word, ())
-            # BM25: a word weighs more the fewer pages have it, and less the longer its page is.
-            rarity = math.log(1 + (len(self._pages) - len(urls) + 0.5) / (len(urls) + 0.5))
-            for url in urls:
-                count, length = self._counts[url][word], self._lengths[url] / self._mean_length
-                weight = count + _SATURATION * (1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * length)
-                scores[url] += rarity * count * (_SATURATION + 1) / weight
-        hits = []
-        for url in sorted(scores, key=lambda url: (-scores[url], url))[:max_results]:
-            page = self._pages[url]
-            # The snippet lies around the first word that was searched for.
-            first = next((match.start() for match in _WORD.finditer(page.text) if match[0].lower() in words), 0)
-            start = max(0, first - _SNIPPET_CHARS // 3)
-            part = " ".join(page.text[start : start + _SNIPPET_CHARS].split())
-            snippet = f"{'... ' if start else ''}{part}{' ...' if start + _SNIPPET_CHARS < len(page.text) else ''}"
-            hits.append(SearchHit(title=page.title, url=url, snippet=snippet))
-        return hits
-
-    async def open(self, url: str) -> Page | None:
-        """The document of that address."""
-        return self._pages.get(url.strip())
-
-
-def _words(text: str) -> list[str]:
-    return [word.lower() for word in _WORD.findall(text)]
-
-
 DEFAULT_MAX_RESULTS = 10
 """Results of one search."""
 DEFAULT_PAGE_CHARS = 20_000
@@ -138,7 +69,7 @@ class SearchEnv(Environment):
     a reward: it is not the model's fault.
 
     Args:
-        provider: The search engine, shared by all episodes: a `LocalSearch`, or your own over a service.
+        provider: The search engine, shared by all episodes: a `WebSearch`, or your own.
         max_results: Results of one search.
         page_chars: Characters of a page that one call shows.
         **options: Further arguments of `Environment`.
