@@ -6,11 +6,12 @@ import logging
 import marshal
 import threading
 import weakref
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
 from strands.types.tools import ToolSpec
 
@@ -22,13 +23,11 @@ from ..tokenizer import TokenizerAdapter
 from ..tool_parsers import ToolParser
 from ..tool_parsers.splitting import ThinkTokens
 from ..trajectory import Message, encode_value
+from ..trajectory.media import Medium, media_growth
 from .messages import format_tool_specs
 from .model_options import ReasoningPolicy, SGLangConfig
 from .reply_format import choose_reader
 from .tool_calls import CallIdForm, call_grammar
-
-if TYPE_CHECKING:
-    from .prompts import Prompt
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +35,24 @@ logger = logging.getLogger(__name__)
 _POLICIES: Final = ("reasoning_policy", "control_tokens", "dropped_content")
 # Problems with replies, each said once a process.
 _warned: set[str] = set()
+
+
+class Prompt(NamedTuple):
+    """The ids that a call appends to its path.
+
+    Attributes:
+        media: Images of the new messages, in order.
+        open: Tags of the reasoning block in which the prompt ends, so that the completion starts in it; or None.
+    """
+
+    ids: array[int]
+    media: tuple[Medium, ...]
+    open: ThinkTokens | None
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens, as the server counts them."""
+        return len(self.ids) + media_growth(self.media)
 
 
 class SharedPrompts:

@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from strands.types.tools import ToolSpec
 
 from ..exceptions import MediaError, TemplateError
 from ..template import Rendered, short_history
 from ..tokenizer import TokenizerAdapter
-from ..tool_parsers.splitting import ThinkTokens
 from ..trajectory import CallOrigin, History, Location, Message
-from ..trajectory.media import Medium, media_growth, place_images
-from .formats import PromptFormat, digest_parts
+from ..trajectory.media import place_images
+from .formats import Prompt, PromptFormat, digest_parts
 from .messages import ChatConversation, ShownCall, SystemPrompt, chat_call, to_chat
 from .model_options import MalformedCalls, SGLangConfig
 from .prompt_images import PromptImages
 from .tool_calls import CallIds
-
-
-class Prompt(NamedTuple):
-    """The ids that a call appends to its path.
-
-    Attributes:
-        media: Images of the new messages, in order.
-        open: Tags of the reasoning block in which the prompt ends, so that the completion starts in it; or None.
-    """
-
-    ids: array[int]
-    media: tuple[Medium, ...]
-    open: ThinkTokens | None
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens, as the server counts them."""
-        return len(self.ids) + media_growth(self.media)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,15 +13,13 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_core import CoreSchema, core_schema
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-    from .tokens import TokenSequence
 
 TOKEN_TYPECODE = "i"
 """Array type of token ids: signed 32 bits."""
@@ -174,6 +172,21 @@ class Segment:
     turn: int
 
 
+class TokenArrays(Protocol):
+    """Tokens as arrays: a `TokenSequence`, whose module imports NumPy."""
+
+    token_ids_array: npt.NDArray[np.int32]
+    loss_mask_array: npt.NDArray[np.uint8]
+    logprobs_array: npt.NDArray[np.float64]
+    prompt_length: int
+    segments: tuple[Segment, ...]
+    weight_versions: tuple[WeightSpan, ...]
+
+    @property
+    def output_mask_array(self) -> npt.NDArray[np.uint8]:
+        """1 where the model sampled the token."""
+
+
 def int_list(values: npt.NDArray[Any]) -> list[int]:
     """Whole numbers as a list."""
     listed: list[int] = values.tolist()
@@ -194,7 +207,7 @@ class TokenView:
     __slots__ = ()
 
     @property
-    def sequence(self) -> TokenSequence:
+    def sequence(self) -> TokenArrays:
         """The tokens as arrays."""
         raise NotImplementedError
 
