@@ -53,7 +53,7 @@ def wants_more(model_factory: Any, sandbox: Any) -> Any:
         ({"strands_env_factory": f"{__name__}.async_factory"}, "plain function"),
         ({"strands_env_factory": f"{__name__}.no_environment"}, "expected an Environment"),
         ({"strands_env_factory": f"{__name__}.wants_more"}, "sandbox"),
-        ({"strands_env_factory": f"{__name__}.NOT_CALLABLE"}, "expected a class or a function"),
+        ({"strands_env_factory": f"{__name__}.NOT_CALLABLE"}, "is not a callable object"),
         ({"strands_env_tool_parser": "no_such_parser"}, "no_such_parser"),
         ({"strands_env_model_options": {"no_such_option": 1}}, "no_such_option"),
         ({"strands_env_model_options": {"return_logprob": False}}, "return_logprob"),

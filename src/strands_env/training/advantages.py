@@ -100,11 +100,9 @@ def turn_advantages(samples: Sequence[TrainingSample]) -> list[NDArray[np.float6
         InvalidSampleError: A sample contradicts itself, or has no group or rollout id.
     """
     groups: dict[Hashable, dict[Hashable, list[TrainingSample]]] = defaultdict(lambda: defaultdict(list))
-    for place, sample in enumerate(samples):
+    for sample in samples:
         if sample.validate().is_scored:
-            if sample.group_id is None or sample.rollout_id is None:
-                raise InvalidSampleError(f"samples[{place}] has no group_id or no rollout_id: give every sample both")
-            groups[sample.group_id][sample.rollout_id].append(sample)
+            groups[_identity(sample, "group_id")][_identity(sample, "rollout_id")].append(sample)
     left = {group: {name: _left_to_earn(paths) for name, paths in own.items()} for group, own in groups.items()}
     advantages = [np.zeros(len(sample)) for sample in samples]
     for sample, values in zip(samples, advantages, strict=True):
@@ -151,9 +149,7 @@ def weigh_rollouts(samples: Sequence[TrainingSample], *, row_means: bool = False
     tokens: Counter[Hashable] = Counter()
     trained = [sample for sample in samples if sample.is_usable]
     for sample in trained:
-        if sample.rollout_id is None:
-            raise InvalidSampleError("a sample has rollout_id None, which no weight can be shared by: give every one")
-        tokens[sample.group_id, sample.rollout_id] += sample.trained_tokens
+        tokens[sample.group_id, _identity(sample, "rollout_id")] += sample.trained_tokens
     mean = (len(trained) if row_means else tokens.total()) / max(len(tokens), 1)
     return [
         replace(
@@ -164,6 +160,14 @@ def weigh_rollouts(samples: Sequence[TrainingSample], *, row_means: bool = False
         else sample
         for sample in samples
     ]
+
+
+def _identity(sample: TrainingSample, name: str) -> Hashable:
+    """A sample's group or rollout id, without which its statistics would be those of all samples without one."""
+    found: Hashable = getattr(sample, name)
+    if found is None:
+        raise InvalidSampleError(f"a sample has {name} None: give every sample its group_id and rollout_id")
+    return found
 
 
 def finite_number(reward: object) -> float | None:

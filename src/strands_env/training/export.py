@@ -121,7 +121,7 @@ def one_row(
     if experts_shape is None or (row.routed_experts is not None and row.experts_shape is not None):
         return row
     if row.is_usable:
-        raise InvalidSampleError(f"routed experts were requested, but rollout {row.rollout_id!r} has none")
+        row.required_experts()
     layers, top_k = experts_shape
     distinct = np.arange(top_k, dtype="<i4") if top_k > 1 else np.ones(1, dtype="<i4")  # slime refuses a layer of zeros
     experts = np.broadcast_to(distinct, (len(row) - 1, layers, top_k)).tobytes()
@@ -184,10 +184,8 @@ def image_tensors(sample: TrainingSample, expander: ProcessorExpander) -> dict[s
 
 def small_experts(sample: TrainingSample, *types: type[np.integer[Any]]) -> NDArray[np.integer[Any]]:
     """Routed experts in the first of these types that holds them; `InvalidSampleError` where there are none."""
-    experts = sample.experts_array()
-    if experts is None or not len(experts):
-        raise InvalidSampleError(f"routed experts were requested, but rollout {sample.rollout_id!r} has none")
-    highest = int(experts.max())
+    experts = sample.required_experts()
+    highest = int(experts.max(initial=0))
     return experts.astype(next(each for each in types if highest <= np.iinfo(each).max))
 
 

@@ -127,10 +127,15 @@ class TrainingSample:
 
     def experts_array(self) -> NDArray[np.int32] | None:
         """Routed experts as `int32[tokens - 1, layers, top_k]`, or None; `ValueError` without a fitting shape."""
-        if self.routed_experts is None:
-            return None
-        if self.experts_shape is None:
-            raise ValueError("the sample holds routed experts of unknown shape: give experts_shape=(layers, top_k)")
+        return None if self.routed_experts is None else self.required_experts()
+
+    def required_experts(self) -> NDArray[np.int32]:
+        """`experts_array` for a trainer that replays them; `InvalidSampleError` without experts or their shape."""
+        if self.routed_experts is None or self.experts_shape is None:
+            raise InvalidSampleError(
+                f"rollout {self.rollout_id!r} has no routed experts of a known shape: sample with "
+                "return_routed_experts=True, and give experts_shape=(layers, top_k)"
+            )
         return decode_routed_experts(self.routed_experts, len(self), *self.experts_shape)
 
     def trained_mask(self, *, images_follow: bool = False, weight_follows: bool = False) -> list[int]:
@@ -166,9 +171,7 @@ class TrainingSample:
         """Log-probabilities of the response, 0.0 without loss; `InvalidSampleError` if a trained token has none."""
         response = slice(self.prompt_length, None)
         mask = self.loss_mask[response]
-        if self.logprobs is None and mask.any():
-            raise InvalidSampleError("the sample has no log-probabilities: sample with return_logprob=True")
-        values = np.zeros(len(mask)) if self.logprobs is None else self.logprobs[response]
+        values = np.full(len(mask), np.nan) if self.logprobs is None else self.logprobs[response]
         if np.isnan(values[mask == 1]).any():  # 0.0 in its place would say that the token was certain
             raise InvalidSampleError(no_logprob(self))
         filled = [0.0] * len(values)  # no object for each token: most are results of tools
@@ -353,7 +356,8 @@ def sample_problems(sample: TrainingSample, *, logprobs_required: bool) -> Itera
 
 def no_logprob(sample: TrainingSample) -> str:
     """The sentence about a trained token without log-probability."""
-    where = 0 if sample.logprobs is None else _first(np.isnan(sample.logprobs) & (sample.loss_mask == 1))
+    trained = sample.loss_mask == 1
+    where = _first(trained if sample.logprobs is None else np.isnan(sample.logprobs) & trained)
     return (
         f"token {where} is trained and has no log-probability: sample with return_logprob=True, or leave the rollout "
         f"out (rollout {sample.rollout_id!r}, agent {sample.agent_name!r})"

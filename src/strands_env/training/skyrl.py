@@ -136,7 +136,7 @@ def _experts_shape(rollouts: Sequence[Sequence[TrainingSample]]) -> tuple[int, i
         for sample in samples:
             if sample.routed_experts is not None and sample.experts_shape is not None:
                 return sample.experts_shape
-    raise InvalidSampleError("routed experts were requested, but no rollout of the batch has any")
+    raise InvalidSampleError("no rollout of the batch has routed experts: sample with return_routed_experts=True")
 
 
 def _groups(rollouts: Sequence[Sequence[TrainingSample]], trajectory_ids: Sequence[Any] | None) -> list[Hashable]:

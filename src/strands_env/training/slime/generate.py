@@ -153,20 +153,17 @@ def make_environment(settings: SlimeSettings, model_factory: Any, *, args: Any, 
             was made.
     """
     factory = load(settings.factory)
-    wrong: tuple[type[Exception], ...] = (TypeError,)
-    if isinstance(factory, type):
-        system_prompt = {} if settings.system_prompt is None else {"system_prompt": settings.system_prompt}
-        arguments = {"model_factory": model_factory, **system_prompt, **settings.options}
-        wrong = (TypeError, ValueError)
-    elif callable(factory):
-        arguments = {"model_factory": model_factory, "args": args, "sample": sample, "evaluation": evaluation}
-        arguments["options"] = dict(settings.options)
-        parameters = inspect.signature(factory).parameters
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            arguments = {name: value for name, value in arguments.items() if name in parameters}
-    else:
-        raise SlimeConfigError(f"{settings.factory!r} is a {type(factory).__name__}, expected a class or a function")
+    wrong: tuple[type[Exception], ...] = (TypeError, ValueError) if isinstance(factory, type) else (TypeError,)
     try:
+        if isinstance(factory, type):
+            system_prompt = {} if settings.system_prompt is None else {"system_prompt": settings.system_prompt}
+            arguments = {"model_factory": model_factory, **system_prompt, **settings.options}
+        else:
+            arguments = {"model_factory": model_factory, "args": args, "sample": sample, "evaluation": evaluation}
+            arguments["options"] = dict(settings.options)
+            parameters = inspect.signature(factory).parameters
+            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+                arguments = {name: value for name, value in arguments.items() if name in parameters}
         environment = factory(**arguments)
     except wrong as error:
         # It has worked before, so this task is at fault and not the configuration.

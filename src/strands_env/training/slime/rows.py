@@ -182,8 +182,8 @@ def token_fields(call: RolloutCall, path: TrainingSample) -> Fields:
 def check_tokens(call: RolloutCall, path: TrainingSample) -> None:
     """`InvalidSampleError` where a path lacks something that slime needs of every trained token."""
     path.validate(logprobs_required=True)
-    if call.experts_shape is not None and path.experts_array() is None:
-        raise InvalidSampleError("the trainer replays routed experts and the rollout has none")
+    if call.experts_shape is not None:
+        path.required_experts()
     if call.keeps_top_p and path.sampling_mask is None:
         raise InvalidSampleError("rollout_top_p is not 1, and the server returned no top-p token ids")
 

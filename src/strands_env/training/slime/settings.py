@@ -211,7 +211,7 @@ class RolloutCall:
         self.args, self.sample, self.sampling_params, self.evaluation = args, sample, sampling_params, evaluation
         self.settings = SlimeSettings.from_args(args)
         self.trainer = Trainer.of_sample(sample)
-        for problem in _problems(args, self.settings, evaluation=evaluation):
+        for problem in _problems(args, self.settings, self.trainer, state, evaluation=evaluation):
             raise SlimeConfigError(problem)
         self.state = _generate_state(self.trainer, args) if state is None else state
         # slime reads off the first sample which optional fields a batch has, so arguments decide, not answers.
@@ -262,8 +262,13 @@ class RolloutCall:
         return limit or None
 
 
-def _problems(args: Any, settings: SlimeSettings, *, evaluation: bool) -> Iterator[str]:
+def _problems(args: Any, settings: SlimeSettings, trainer: Trainer, state: Any, *, evaluation: bool) -> Iterator[str]:
     """The reasons why every rollout of this configuration would fail, or train other tokens than slime expects."""
+    if state is None and trainer.states is None:
+        yield (
+            f"{trainer.name} hands its state over with the call alone: name "
+            f"{__package__}.{trainer.name}.generate in --custom-generate-function-path"
+        )
     if settings.model_options.get("return_logprob") is False:
         yield "strands_env_model_options: return_logprob must stay on, slime trains on log-probabilities"
     printed = ["--apply-chat-template"] if getattr(args, "apply_chat_template", False) else []
@@ -306,16 +311,10 @@ def _counts_rollouts(args: Any) -> bool:
 
 def _generate_state(trainer: Trainer, args: Any) -> Any:
     """The trainer's process-wide state; None outside it (the package's own tests, a dry run)."""
-    if trainer.states is None:
-        raise SlimeConfigError(
-            f"{trainer.name} hands its state over with the call alone: name "
-            f"{__package__}.{trainer.name}.generate in --custom-generate-function-path"
-        )
     try:
-        module = importlib.import_module(trainer.states)
+        return importlib.import_module(str(trainer.states)).GenerateState(args)
     except ImportError:
         return None
-    return module.GenerateState(args)
 
 
 def drops_exceptions() -> bool:
