@@ -25,7 +25,7 @@ from typing import Any, Final, NoReturn, TextIO, TypeAlias
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _EXTRA_OF = {
     **dict.fromkeys(("torch", "xgrammar"), "local"),
-    **dict.fromkeys(("tokenizers", "transformers"), "hf"),  # what needs all of `local` asks for torch first
+    **dict.fromkeys(("tokenizers", "transformers"), "hf"),  # code that needs all of `local` asks for torch first
     "datasets": "eval",
     **dict.fromkeys(("pyarrow", "trl"), "train"),
     "math_verify": "math",
@@ -72,7 +72,7 @@ class CommandError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaint is one line: what is wrong, the nearest thing that would be right, and where help is."""
+    """A parser whose complaint is one line: the mistake, the nearest right word, and where help is."""
 
     def error(self, message: str) -> NoReturn:
         """Complain and exit with `Exit.USAGE`."""
@@ -208,7 +208,7 @@ def run_command_line(
         explain: The `CommandError` for an error that a user can do something about; None for any other.
     """
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
-        # What a terminal's encoding lacks is shown as escapes, as Python does on the standard error.
+        # Characters that a terminal's encoding lacks are shown as escapes, as Python does on the standard error.
         sys.stdout.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(prog=prog, description=description, epilog=epilog)
@@ -244,7 +244,7 @@ def run_command_line(
         return Exit.OK if command in showing else Exit.PIPE
     except (SystemExit, GeneratorExit):
         raise
-    except BaseException as error:  # also what extensions raise past `Exception`
+    except BaseException as error:  # also errors that extensions raise past `Exception`
         known = error if isinstance(error, CommandError) else explain(error)
         if known is None and isinstance(error, ImportError) and (advice := what_to_install(error)) is not None:
             known = CommandError(advice, Exit.USAGE)
@@ -288,6 +288,6 @@ def what_to_install(error: ImportError) -> str | None:
 
 
 def _silence(stream: TextIO) -> None:
-    """Discard what is still buffered for a reader that went away, or Python complains when it exits."""
+    """Discard bytes still buffered for a reader that went away, or Python complains when it exits."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -34,7 +34,7 @@ def is_count(value: Any) -> TypeGuard[int]:
 
 
 def refuse_unreadable(read: F) -> F:
-    """Make a reader of answers raise `BackendAnswerError`, which shows the answer, whatever it stumbles over."""
+    """Make a reader of answers raise `BackendAnswerError`, which shows the answer, for any error it stumbles over."""
 
     @functools.wraps(read)
     def read_or_refuse(payload: Any, *args: Any, **kwargs: Any) -> Any:
@@ -59,7 +59,7 @@ def checked_logprobs(name: str, values: Sequence[Any]) -> array[float]:
             raise BackendAnswerError(f"{name}={values!r:.200}: expected numbers or null as log-probabilities")
         values = [math.nan if value is None else float(value) for value in values]
     logprobs = array(LOGPROB_TYPECODE, values)
-    # No comparison with NaN holds, so `max` would overlook what stands beside one.
+    # No comparison with NaN holds, so `max` would overlook the values beside one.
     known = logprobs if (total := sum(logprobs)) == total else [value for value in logprobs if value == value]
     if known and (positive := max(known)) > _ROUNDING:
         raise BackendAnswerError(f"{name} has the log-probability {positive!r}: expected at most 0")
@@ -86,12 +86,12 @@ def weight_spans(entries: Any, version_of_all: Any, count: int) -> tuple[WeightS
     """Spans that tile the output; the version is None where the answer does not say it in a readable way.
 
     Args:
-        entries: A list of `{"version", "start", "end"}` in output positions, or anything else if there is none.
+        entries: A list of `{"version", "start", "end"}` in output positions, or any other value if there is none.
         version_of_all: The version where there is no list.
     """
     if not (isinstance(entries, list) and entries):
         entries = [{"version": version_of_all, "start": 0, "end": count}]
-    pieces: list[tuple[str | None, int]] = []  # version and end, whatever no entry speaks of among them
+    pieces: list[tuple[str | None, int]] = []  # version and end; parts that no entry names are among them
     for entry in entries:
         if isinstance(entry, Mapping):
             version, first, last = entry.get("version"), entry.get("start"), entry.get("end")
@@ -148,7 +148,7 @@ def check_output(ids: array[int], finish: Finish, *, vocab_size: int | None, max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBody:
-    """The content of an error body, whatever its shape.
+    """The content of an error body of any shape.
 
     Attributes:
         message: The server's words; the whole body if it is not JSON of a known shape.
@@ -189,7 +189,7 @@ def parse_error_body(body: str | bytes) -> ErrorBody:
 
 
 def _first_event(text: str) -> str:
-    """The JSON of the first `data:` line if the text is an event stream, else the text itself."""
+    """The JSON of the first `data:` line if the text is an event stream, otherwise the text itself."""
     if not text.lstrip().startswith("data:"):
         return text
     return text.lstrip().splitlines()[0].removeprefix("data:").strip()
@@ -201,7 +201,7 @@ def parse_answer(body: bytes, key: str, make_error: Callable[[int, bytes], Backe
     Raises:
         BackendAnswerError: It is not JSON (half-written, or another server).
         BackendHTTPError: It is an error object or an error event. Its status is the `code` of the error where that is
-            an HTTP status, else 200.
+            an HTTP status, otherwise 200.
     """
     fault: orjson.JSONDecodeError | None = None
     parsed: Any = None

@@ -1,7 +1,7 @@
 """The client of an address. Shared clients and tokenizers: one of each per address and path in a process.
 
 `get_client`, `get_client_from_slime_args` and `get_tokenizer` return the same object for the same arguments; their
-`cache_clear` forgets what was made (it does not close clients).
+`cache_clear` forgets these objects (it does not close clients).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def connect(
     if isinstance(server, str):
         make, address = client_class(server, plain)
         server = make(address, **options)
-    loaded = None if tokenizer is None else get_tokenizer(tokenizer)  # what is not installed, before a server is asked
+    loaded = None if tokenizer is None else get_tokenizer(tokenizer)  # before a server is asked
     served = server.served_tokenizer(is_optional=tokenizer is not None)
     name = tokenizer or str(served)
     loaded = get_tokenizer(name) if loaded is None else loaded
@@ -90,7 +90,7 @@ def open_engine(model: str, **options: Any) -> EmbeddedEngine:
 
 
 class _Cached(Generic[P, R]):
-    """A function that gives what it made before, with a cache that its caller can clear."""
+    """A function that returns the same object for the same arguments, with a cache that its caller can clear."""
 
     def __init__(self, function: Callable[P, R], values: dict[Any, Any]) -> None:
         functools.update_wrapper(self, function)
@@ -127,12 +127,12 @@ def _get_client_from_slime_args(args: Any, **overrides: Any) -> ServerClient:
     """The shared client for slime's arguments: its router, its number of connections, no time-out.
 
     Connections are `sglang_server_concurrency` (per engine) times the engines: `rollout_num_engines` where it is
-    set, else `rollout_num_gpus // rollout_num_gpus_per_engine`, and never fewer than one engine's share.
+    set, otherwise `rollout_num_gpus // rollout_num_gpus_per_engine`, and never fewer than one engine's share.
 
     Args:
         args: slime's arguments; reads `sglang_router_ip`, `sglang_router_port` and the four above. Those of its fork
             vime begin with `vllm_` and make a `VLLMClient`.
-        **overrides: Options of the client that replace what slime's arguments say.
+        **overrides: Options of the client that replace those of slime's arguments.
 
     Raises:
         BackendRequestError: The arguments name no router.

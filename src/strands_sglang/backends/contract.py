@@ -34,9 +34,9 @@ class LogprobKind(StrEnum):
     RAW = "raw"
     """The model's own, before temperature: off-policy for training unless everything is sampled at temperature 1."""
     TEMPERED = "tempered"
-    """After temperature, penalties and grammar; not renormalised over what top-p and top-k leave."""
+    """After temperature, penalties and grammar; not renormalised over the tokens that top-p and top-k leave."""
     SAMPLED = "sampled"
-    """Exactly the distribution that was sampled from, renormalised over what top-p and top-k leave."""
+    """Exactly the distribution that was sampled from, renormalised over the tokens that top-p and top-k leave."""
 
 
 class PromptScoring(StrEnum):
@@ -51,7 +51,7 @@ class PromptScoring(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """The abilities of a backend. A conversation asks for nothing else, and refuses an option that needs more.
+    """The abilities of a backend. A conversation asks for nothing beyond them, and refuses an option that needs more.
 
     Attributes:
         logprobs: Distribution of the log-probabilities of sampled tokens; None if there are none.
@@ -126,13 +126,13 @@ def check_prompt(ids: Sequence[int], vocab_size: int | None, *, highest: int = -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """A call: a prompt, how to continue it, and what to return beside the ids. Backends check the ids of the prompt.
+    """A call: a prompt, how to continue it, and the values to return beside the ids. Backends check the prompt's ids.
 
     Positions count tokens of the prompt as the model sees it, images expanded.
 
     Attributes:
         prompt: Ids of the prompt, one placeholder for each image.
-        sampling_params: `SamplingParams`, and what the backend lets through beyond them.
+        sampling_params: `SamplingParams`, and others that the backend lets through.
         rid: Id of the first attempt, or None for a random one.
         routing_key: Session affinity key, or None: requests with the same key belong on one worker.
         score_from: Return log-probabilities of the prompt from this position on; None for none.
@@ -145,7 +145,7 @@ class GenerateRequest:
         fields: Fields of the backend's own, which `Backend.check_fields` has let through.
         vocab_size: Number of ids the model has, or None if unknown; prompt and answer are checked against it.
         growth: Tokens by which the expanded prompt is longer than `prompt`.
-        before_attempt: Called before each attempt, retries included; what it raises ends the call.
+        before_attempt: Called before each attempt, retries included; an error that it raises ends the call.
         scratch: The backend's own memory from one call of an episode to the next. The episode holds it: a backend that
             kept it itself would not know when to free it.
     """
@@ -283,7 +283,7 @@ class GenerateClient(Protocol):
 
 
 class Backend(ABC):
-    """The generation backend. A subclass defines `ask`; everything else has a default.
+    """The generation backend. A subclass defines `ask`; all other methods have a default.
 
     ```python
     class Constant(Backend):
@@ -371,7 +371,7 @@ class Backend(ABC):
         )
 
     async def abort(self, rid: str) -> bool:
-        """End the request of this id with what it has sampled; True if anything took the call."""
+        """End the request of this id with the tokens sampled so far; True if anything took the call."""
         return False
 
     async def info(self) -> BackendInfo:
@@ -413,5 +413,5 @@ class Backend(ABC):
     def check_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Checked copy of the fields in the option `request_fields`; `BackendRequestError` for one it does not have."""
         if fields:
-            raise BackendRequestError(f"request_fields {sorted(fields)}: the backend has no fields of its own")
+            raise BackendRequestError(f"request_fields {sorted(fields)}: the backend has no such fields")
         return {}

@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - the methods are documented in `Backend`
-"""A backend that writes down what it was asked and answered, and one that answers from such a file without a server.
+"""A backend that writes down its requests and answers, and one that answers from such a file without a server.
 
 The file is JSON Lines: the backend's description first, then one request a line, with its answer or its error. It holds
 token ids, sampling parameters and answers; of images and of fields of the server's own, digests.
@@ -22,7 +22,7 @@ from .records import from_json, to_json
 from .wrapper import BackendWrapper
 
 _ASKED = ("prompt", "logprobs", "score_from", "score_top_k", "experts_from", "sampling_mask", "constrain_answer_only")
-"""What makes two requests the same, beside sampling parameters, images and fields."""
+"""Fields by which two requests are the same, beside sampling parameters, images and fields."""
 
 
 class RecordingBackend(BackendWrapper):

@@ -1,6 +1,6 @@
 """Turns, messages, requests and answers as JSON values, for logs of sessions and for recordings.
 
-Whatever is not text, a number or nothing is written as a pair of its type and its content, so a new field of a turn is
+A value that is not text, a number or None is written as a pair of its type and its content, so a new field of a turn is
 written, and read again, without a line here.
 """
 
@@ -27,7 +27,7 @@ _TYPES: Mapping[str, Any] = {
         contract.ScoredPrompt,
     )
 }  # fmt: skip
-"""What is written beside JSON values. A file may be somebody else's: nothing else is made from it."""
+"""Types written beside JSON values. A file may be anybody's: no other type is made from it."""
 
 
 def to_json(value: Any) -> Any:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def as_backend(client: Backend | GenerateClient) -> Backend:
-    """A client as a backend: itself if it is one, else an adapter of its `generate`; `TypeError` if it is neither.
+    """A client as a backend: itself if it is one, otherwise an adapter of its `generate`; `TypeError` if it has none.
 
     A `generate` that a subclass or a test put in the place of `SGLangClient`'s takes precedence over `ask`.
     """

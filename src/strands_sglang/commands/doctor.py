@@ -38,7 +38,7 @@ class Use:
 
     Attributes:
         reader: Parser and frame of its replies; None if it cannot be used.
-        problem: Why it cannot be used, or what is wrong though it can; empty if nothing is.
+        problem: Why it cannot be used, or its fault though it can; empty if there is none.
     """
 
     renderer: DeltaRenderer
@@ -114,7 +114,7 @@ def _as_text(asked: Use, source: Source, printed: str | None, uses: Mapping[str,
     yield f"stops      {stops or 'not known: pass --stop TOKEN for each token the engine stops on'}"
     if source.assumed:
         shown = ", ".join(f"{name}={token!r}" for name, token in source.assumed.items())
-        yield f"assumed    {shown}: the file does not say what they are; pass --eos and --bos"
+        yield f"assumed    {shown}: the file does not name them; pass --eos and --bos"
     yield "turn ends"
     for shape, closer in report.closers.items():
         yield f"  {shape:<15} {closer!r}" if closer else f"  {shape:<15} (none printed)"
@@ -199,12 +199,12 @@ _LOOKS_SPECIAL = re.compile(r"<[|｜][^<>|｜\s]*\w[^<>|｜\s]*[|｜]>|</?s>|\[/
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A chat template with what is known of its tokens.
+    """A chat template with the known facts about its tokens.
 
     Attributes:
         stop_tokens: Texts of the tokens generation stops on; empty if not known.
         special_tokens: Texts of the special and added tokens.
-        assumed: Special tokens that the template prints and nothing names, with what stands in for them.
+        assumed: Special tokens that the template prints and nothing names, with their stand-ins.
     """
 
     template: ChatTemplate

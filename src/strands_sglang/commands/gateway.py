@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_kind(parser, "kind of server at --base-url")
     parser.add_argument("--client-sampling", action="store_true", help="honour clients' sampling parameters")
     parser.add_argument("--join-equal", action="store_true", help="answer equal requests in flight with one sample")
-    parser.add_argument("--strict", action="store_true", help="refuse what would be left out and counted")
+    parser.add_argument("--strict", action="store_true", help="refuse fields that would be left out and counted")
     parser.add_argument("--tool-parser", metavar="NAME", help="tool parser (default: chosen by the chat template)")
     parser.add_argument("--chat-template", metavar="FILE", help="jinja file instead of the tokenizer's template")
     parser.add_argument("--context-length", type=positive, metavar="TOKENS", help="context (default: the model's)")
@@ -96,7 +96,7 @@ def _naming_errors() -> Iterator[None]:
 def _find_misuse(args: argparse.Namespace) -> str | None:
     """The complaint about options that contradict each other, or None; nothing is loaded."""
     if not args.base_url and not args.model:
-        return "name what answers: --base-url URL --tokenizer PATH for a server, --model NAME for a model here"
+        return "name the model: --base-url URL --tokenizer PATH for a server, --model NAME for a model here"
     if args.base_url and not args.tokenizer:
         return "--base-url needs --tokenizer, the folder or hub id of the served model's tokenizer"
     from ..gateway.requests import is_loopback

@@ -1,10 +1,10 @@
 """Which request gets which answer.
 
-Equal requests are samples of their own: an agent that asks N times wants N. A request gets an answer that is there
+Equal requests are separate samples: an agent that asks N times wants N. A request gets an answer that is there
 already, or is being sampled, only if it repeats the one that it was meant for, which is known
 
 - if the client of an equal request went away before it had the answer, which is sampled on for a second in case that
-  the client returns. The next equal request takes the answer over, whatever it says of itself: Claude Code and Codex
+  the client returns. The next equal request takes the answer over, marked or not: Claude Code and Codex
   repeat requests without a mark;
 - if it ends with the first pieces of that answer;
 - if it carries the `Idempotency-Key` of that request, or a retry count above 0, and no other answer can be meant.
@@ -73,7 +73,7 @@ class Answer:
 class Answers:
     """The answers of a session, from the request that they are sampled for to the client that has them whole.
 
-    `on_change` is told when it is known, or known otherwise, what became of an answer.
+    `on_change` is told when the fate of an answer becomes known, or changes.
     """
 
     def __init__(self, forest: TrajectoryForest, on_change: Callable[[Answer], None]) -> None:
@@ -87,7 +87,7 @@ class Answers:
         Args:
             is_retry: The client says that it repeats a request.
             joins_equal: Take any equal request in flight for the one that is repeated.
-            begun: What the client has of the answer already.
+            begun: The pieces of the answer that the client has already.
 
         Raises:
             Refused: No answer begins like that.
@@ -181,7 +181,7 @@ class Answers:
 
 
 def key_of(wire: WireRequest, origin: Origin, prepared: PreparedTurn) -> bytes:
-    """Equal for equal requests, whatever the form of the answer; two sub-agents with one prompt are two."""
+    """Equal for equal requests in any form of answer; two sub-agents with one prompt are two."""
     request = prepared.request
     return digest(
         prepared.location.key,

@@ -2,8 +2,8 @@
 
 Clients re-send a history in other shapes than before: results in the order in which tools finished, one message each or
 all in one, a reply in pieces, volatile lines in the system prompt, system messages in the middle. A message that the
-chat template cannot print in its place is moved by a rule that looks at the message and at what precedes it, never at
-what follows, so that a held prefix cannot change. The whole history comes with every request: what begins like the one
+chat template cannot print in its place is moved by a rule that looks at the message and at those before it, never at
+later ones, so that a held prefix cannot change. The whole history comes with every request: the part that was there
 before is neither read nor arranged again.
 """
 
@@ -88,8 +88,8 @@ class Readings(HistoryReader[Read]):
         """The whole history.
 
         Args:
-            read_one: The message of an item, by its index and what was read before it; None leaves it out.
-            left_out: Types of what is left out, of an item and its message.
+            read_one: The message of an item, by its index and the items read before it; None leaves it out.
+            left_out: Types of the parts that are left out, of an item and its message.
         """
         empty = Read(None, (), (), History())
 
@@ -113,7 +113,7 @@ class Readings(HistoryReader[Read]):
 class MessagePlacement:
     """The places at which a chat template prints a message, asked once per pair of roles.
 
-    `render` raises `TemplateError` for what the template refuses or loses.
+    `render` raises `TemplateError` for a message that the template refuses or loses.
     """
 
     render: Callable[[Sequence[Mapping[str, Any]]], str]
@@ -135,7 +135,7 @@ class MessagePlacement:
             text = self.render([*history, {"role": role, "content": "PROBE"}])
         except TemplateError:
             text = ""
-        # A template that gathers system messages at the top would change what is held.
+        # A template that gathers system messages at the top would change the held prefix.
         fits = text.count("PROBE") == 1 and text.find("PROBE") > text.rfind(last) >= 0
         self._known[before, role] = fits
         return fits
@@ -146,8 +146,8 @@ class Canon:
     """The rules by which a session arranges the histories of its clients.
 
     - Pieces of a reply form one message where the dialect has pieces; so do results of one reply, ordered by its calls.
-    - A system message stays where the template prints one, else becomes a user message in `<system-reminder>` tags,
-      else the end of the message before it.
+    - A system message stays where the template prints one, otherwise becomes a user message in `<system-reminder>`
+      tags, otherwise the end of the message before it.
     - Two user messages in a row are joined where the template refuses them.
     - A result that answers no call of the history is refused, as by the vendors: its client sent a part of the history.
     - Calls have the ids of the session, not those that clients know them by.
@@ -214,7 +214,7 @@ class Canon:
                 out.append(Message(role="user", parts=parts), "user")
 
     def _shown(self, parts: Parts, role: str) -> tuple[Parts, bool]:
-        """Parts with words for what cannot be shown, and whether nothing else is left of them."""
+        """Parts with words in place of those that cannot be shown, and True if no other part is left."""
         words = [self._words_for(part, role) for part in parts]
         if not any(words):
             return parts, False
@@ -274,7 +274,7 @@ class Arranged:
         self.history = History(self.history.before, message)
 
     def extend_last(self, parts: Parts) -> None:
-        """Add parts to the last message, which stays what it was elsewhere."""
+        """Add parts to the last message, which is not changed in other histories."""
         self.replace_last(replace(self.last, parts=join_parts([*self.last.parts, *parts])))
 
 

@@ -1,4 +1,4 @@
-"""A client's connection, which knows what its client did not get, and the socket that it comes to."""
+"""A client's connection, which knows the answers that its client did not get, and the listening socket."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 class Connection(web.RequestHandler):
-    """A client's connection: logs no line of a request, which may hold a key, and knows what the client did not get.
+    """A client's connection: logs no line of a request, which may hold a key, and knows unread answers.
 
     Attributes:
-        when_reset: Called if the client resets the connection behind an answer, before it sends anything else.
+        when_reset: Called if the client resets the connection behind an answer, before it sends another byte.
     """
 
     when_reset: Callable[[], None] | None = None
@@ -51,7 +51,7 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio: a client connected."""
         super().connection_made(transport)
-        # What writes waits until the socket has taken the last byte. uvloop's transports are not of asyncio's class.
+        # Whoever writes waits until the socket has taken the last byte. uvloop's transports are not of asyncio's class.
         cast(asyncio.Transport, transport).set_write_buffer_limits(high=0)
 
     @property

@@ -40,7 +40,7 @@ class Counters:
         constrained: Turns sampled under a grammar.
         final: Final answers that were asked for because a limit was reached.
         passed: Requests that went to other backends, without those that got no answer.
-        unshown: Results of tools in which words stand for what the model cannot be shown.
+        unshown: Results of tools in which words stand for parts that the model cannot be shown.
         unknown_tools: Tools, and items of a history, that were left out, by type.
         ignored: Fields without effect, by name.
         volatile: Volatile lines taken out of system prompts, by rule.
@@ -80,7 +80,7 @@ class Counters:
 
     @property
     def edited(self) -> int:
-        """Histories in which a reply differs from what was sampled."""
+        """Histories in which a reply differs from the sampled one."""
         return self.roots["edited"]
 
     def __add__(self, other: Counters) -> Counters:
@@ -94,7 +94,7 @@ class Counters:
                 counts[_bound_name(name, counts)] += 1
 
     def count_turn(self, prepared: PreparedTurn, turn: Turn, *, is_final: bool, is_sibling: bool) -> None:
-        """Count a sampled turn, and what its client did to the reply before it."""
+        """Count a sampled turn, and the changes that its client made to the reply before it."""
         location, messages = prepared.location, prepared.history.messages
         self.sampled += 1
         self.input_tokens += prepared.prompt_length
@@ -126,7 +126,7 @@ class Counters:
             setattr(self, name, Counter(value) if isinstance(value, dict) else value)
 
     def to_json(self) -> dict[str, Any]:
-        """The counts, and what follows from them."""
+        """The counts, and figures that follow from them."""
         return {**self.values(), "edited": self.edited, "extension_rate": self.extension_rate}
 
 

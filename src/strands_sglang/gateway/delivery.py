@@ -34,7 +34,7 @@ class Exchange:
 
     Attributes:
         headers: Of the answer.
-        call: What is known of it.
+        call: Known facts about it.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Exchange:
         self._stream: web.StreamResponse | None = None
 
     async def read(self) -> dict[str, Any]:
-        """The body, with what the path says."""
+        """The body, with the fields that the path stands for."""
         for name, value in self.route.query.items():
             if self.request.query.get(name) != value:
                 raise Refused(f"this path needs ?{name}={value}", param=name)
@@ -88,7 +88,7 @@ class Exchange:
             response = await self._open("text/event-stream" if stream else "application/json", body)
         self._connection.when_reset = when_reset
         try:
-            # In one piece: clients stop reading at the terminal event, and what they leave unread looks like a reset.
+            # In one piece: clients stop reading at the terminal event, and bytes left unread look like a reset.
             await response.write_eof(body)
         except asyncio.CancelledError:
             # A client that has read everything may close at once, which cancels the handler.

@@ -16,12 +16,12 @@ import orjson
 from ..tool_parsers.values import MAX_DEPTH, STRICT_DECODER, JSONError, is_too_deep
 
 _TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
-_WRITTEN_DEPTH = 254  # what orjson writes
+_WRITTEN_DEPTH = 254  # of nesting that orjson writes
 _DIGITS = bytes(48 if 48 <= byte < 58 else byte | 32 if byte in b"eE-" else 32 for byte in range(256))
-"""Every digit as 0 and most else as a blank: long and tiny numbers are then found without a regular expression."""
+"""Every digit as 0, most other bytes as a blank: long and tiny numbers are then found without a regular expression."""
 _LONG_NUMBER = b"0" * 19
 _TINY_NUMBER = b"e-000"  # of three digits, which a double may not have
-_ESCAPED_COLON = b"\\u003"  # and what else has such an escape
+_ESCAPED_COLON = b"\\u003"  # and other characters with such an escape
 
 
 def dumps(value: Any, *, sort_keys: bool = False) -> bytes:
@@ -40,7 +40,7 @@ def object_text(value: Any, where: str) -> bytes:
 
     Raises:
         TypeError: It is no mapping.
-        ValueError: It holds what is not JSON, or is nested more than `MAX_DEPTH` levels deep.
+        ValueError: It holds values that are not JSON, or is nested more than `MAX_DEPTH` levels deep.
     """
     if not isinstance(value, Mapping | None):
         raise TypeError(f"{where} must be a mapping, such as a dict, got {value!r:.100}")
@@ -63,7 +63,7 @@ def loads(raw: bytes) -> Any:
         if _LONG_NUMBER in digits or _TINY_NUMBER in digits or _ESCAPED_COLON in raw:
             raise ValueError
         value = orjson.loads(raw)
-        # Every key has a colon, so one that was given twice leaves fewer of them in what is written again.
+        # Every key has a colon, so one that was given twice leaves fewer of them in the text written again.
         if raw.count(b":") == orjson.dumps(_wrapped(value)).count(b":"):
             return value
     except ValueError:  # orjson's own error as well

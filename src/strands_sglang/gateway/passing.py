@@ -46,7 +46,7 @@ class OtherBackend:
 
 
 class BrokenOffError(ConnectionResetError):
-    """Another backend broke its answer off, and so does the gateway: nothing else can be said any more."""
+    """Another backend broke its answer off, and so does the gateway: the status has been sent."""
 
     status, code = 502, "upstream"
 

@@ -50,7 +50,7 @@ async def read_body(request: web.Request) -> dict[str, Any]:
         raise Refused("the body is larger than this gateway takes", status=413, code="too_large") from error
     except web.HTTPException:
         raise
-    except Exception as error:  # broken chunks: aiohttp raises what its parser raises
+    except Exception as error:  # broken chunks: aiohttp raises the errors of its parser
         raise Refused(f"the body cannot be read ({type(error).__name__})") from error
     raw = unpack(raw, request.headers.get("Content-Encoding", "identity").strip().lower(), request.client_max_size)
     try:
@@ -125,7 +125,7 @@ def origin_of(request: web.Request) -> Origin:
     if not agent and (turn := headers["x-codex-turn-metadata"]):
         with suppress(orjson.JSONDecodeError, AttributeError):  # no JSON, or no object
             agent = orjson.loads(turn).get("agent_name")
-    if not agent and headers["x-parent-session-id"]:  # opencode: a session of its own, below the main one's
+    if not agent and headers["x-parent-session-id"]:  # opencode: a session below the main one
         agent = headers["x-session-affinity"]
     repeat_key = headers["Idempotency-Key"] or None
     # A count of the vendors' Python clients; others never set it.
@@ -139,7 +139,7 @@ def origin_of(request: web.Request) -> Origin:
 
 
 def check_source(request: web.Request, hosts: Collection[str]) -> None:
-    """Refuse what web pages in a browser on this machine send.
+    """Refuse requests of web pages in a browser on this machine.
 
     Args:
         hosts: Names of this machine. A page that rebinds its own name to it sends that as `Host`.

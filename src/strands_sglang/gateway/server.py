@@ -182,7 +182,7 @@ class Gateway:
             self._sweeper = asyncio.create_task(self._sweep(self.session_ttl))
 
     async def close(self) -> None:
-        """Stop listening and abort what is in flight. Sessions keep their trajectories.
+        """Stop listening and abort answers in flight. Sessions keep their trajectories.
 
         With a state folder, a client that comes meanwhile is told to ask again; it finds its session after a restart.
         """
@@ -225,7 +225,7 @@ class Gateway:
         """A new session.
 
         Args:
-            labels: Whatever identifies the rollout; JSON values, at most 100 levels deep.
+            labels: Names of the rollout; JSON values, at most 100 levels deep.
             sampling: SGLang sampling parameters; they win over those of clients and of the gateway.
             limits: `Limits` on calls and tokens, as such or by name.
             name: Name in paths, of 1 to 128 letters, digits and `._~-`; a random one by default.
@@ -295,7 +295,7 @@ class Gateway:
         )
 
     async def delete(self, session: Session) -> None:
-        """Drop a session with its trajectories; what is in flight is aborted."""
+        """Drop a session with its trajectories; answers in flight are aborted."""
         if session.id in self.sessions:
             self.telemetry.deleted += session.counters
         self.sessions.remove(session)
@@ -313,7 +313,7 @@ class Gateway:
         }
 
     def _session_of(self, request: web.Request, dialect: WireDialect) -> Session:
-        """The session of the path, else of the key; never one of the body."""
+        """The session of the path, otherwise of the key; never one of the body."""
         name, key = request.match_info.get("session"), presented_key(request, dialect.key_query)
         by_key = self.sessions.by_key(key) if key else None
         session = by_key if name is None else self.sessions.get(name)
@@ -369,7 +369,7 @@ class Gateway:
         except Exception as error:
             refused = Refused.of(error)
         dialect = self._dialects.get(request.match_info.handler, CHAT_COMPLETIONS)
-        # Keeps SDKs from repeating what will be refused again.
+        # Keeps SDKs from repeating requests that will be refused again.
         headers = {"x-should-retry": "false"}
         if refused.retry_after is not None:
             headers = {"retry-after": f"{refused.retry_after:g}"}

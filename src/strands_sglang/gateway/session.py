@@ -33,12 +33,12 @@ from .translation import Translation
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Session(SessionState):
-    """A session that is served: its state, its keys, and what is in flight.
+    """A session that is served: its state, its keys, and its answers in flight.
 
     Attributes:
         gateway_url: Gives the gateway's address, empty before it listens.
         failure: The error of the last request (a limit, an overflow, the model server); None after a success.
-        log: Where it writes down what a restart needs.
+        log: Where it writes down the events that a restart needs.
         is_exported: All rows were sent after the close, whether or not anybody read them.
         reward_key: Key that sets the reward. The agent has `key` alone, unless it is to score itself.
     """
@@ -136,7 +136,7 @@ class Session(SessionState):
             await asyncio.sleep(0)  # the callbacks that take them out
 
     async def drop(self, *, is_kept: bool = False) -> None:
-        """Abort what is in flight and seal the session, but for one that is kept for a restart of the gateway."""
+        """Abort answers in flight and seal the session, but for one that is kept for a restart of the gateway."""
         self.is_suspended |= is_kept
         self.is_sealed |= not is_kept
         for task in self._tasks:
@@ -253,7 +253,7 @@ class Session(SessionState):
             raise Refused(f"session {self.id} is closed", status=409, code="session_closed")
 
     def _note(self, wire: WireRequest, exchange: Exchange, counters: Counters) -> None:
-        """Count a request with what is left out of it, which a strict gateway refuses and the answer names."""
+        """Count a request with the parts left out of it, which a strict gateway refuses and the answer names."""
         self.began = self.began or time.monotonic()  # `max_seconds` counts from the first request, not from `open`
         is_forced = wire.tool_choice not in ("auto", "none")
         if self.options.strict and (is_forced or wire.unknown_tools):
@@ -343,7 +343,7 @@ class Session(SessionState):
         request = prepared.request
         main = self.main_agents.setdefault(bool(request.tools), MainAgent(request.agent))
         left: float | None = None
-        if self.options.limits.max_seconds is not None and self.options.final_words is None:  # else a reply is finished
+        if self.options.limits.max_seconds is not None and self.options.final_words is None:  # or it is finished
             left = self.options.limits.max_seconds - (time.monotonic() - (self.began or 0.0))
         with self._noting_failure():
             began = time.time_ns()
@@ -377,7 +377,7 @@ class Session(SessionState):
             if wire.kept_by is not None:
                 self.log.note_history(answer, wire.history)
             body = b"".join(dialect.events(wire, reply)) if wire.stream else dumps(dialect.answer(wire, reply))
-        except Exception as error:  # whatever it is, a repeat would meet it again
+        except Exception as error:  # of any kind: a repeat would meet it again
             self.answers.fail(answer)
             self.failure = refused = Refused.of(error)
             refused.code = "unwritable"

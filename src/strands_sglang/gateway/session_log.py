@@ -1,7 +1,7 @@
-"""What a session writes down, and how an equal session is made of it.
+"""The log of a session, and how an equal session is made from it.
 
-An answer is written down before its first byte is sent, so a client never knows of a turn that a restart forgets. What
-became of it (delivered, cut, failed) follows. After a kill, an answer of which nothing follows may have been read: its
+An answer is written down before its first byte is sent, so a client never knows of a turn that a restart forgets. Its
+fate (delivered, cut, failed) follows. After a kill, an answer of which nothing follows may have been read: its
 turn counts as used, and the next equal request gets the same answer.
 """
 
@@ -78,7 +78,7 @@ class SessionLog:
         self.note(answer=answer.number, fate=[answer.is_owed, answer.is_delivered, answer.is_lost], **event)
 
     def note(self, *, is_held: bool = True, **event: Any) -> None:
-        """Anything that happened, with what has changed in forest and counters since the last event.
+        """An event, with the changes of forest and counters since the last one.
 
         Raises:
             StateFullError: See `LogFile.append`.

@@ -136,7 +136,7 @@ def add_session_routes(
         if is_last:
             await response.prepare(request)
             await response.write_eof()
-            # The socket's buffers may hold what its caller never reads: the log stays until a DELETE.
+            # The socket's buffers may hold rows that its caller never reads: the log stays until a DELETE.
             session.is_exported = True
         return response
 

@@ -1,4 +1,4 @@
-"""The state of a session: what its log keeps and a restart restores, without HTTP and without what is in flight."""
+"""The state of a session, which its log keeps and a restart restores, without HTTP and without answers in flight."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SessionState:
     Attributes:
         id: Its name in paths.
         clients: Counters by client.
-        secret: What its receipts, and the ids that clients are given, are made with.
+        secret: Key of its receipts, and of the ids that clients are given.
         main_agents: The agent that began, by whether it has tools.
         began: Time of the first request, or None.
         has_ended: The final answer was asked for.

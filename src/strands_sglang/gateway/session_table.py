@@ -25,7 +25,7 @@ class SessionTable(dict[str, Session]):
         folder: Where they are written down, or None.
 
     Attributes:
-        damaged: Logs that cannot be read, and what is wrong with them, by the names of their sessions.
+        damaged: Logs that cannot be read, and the reasons, by the names of their sessions.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class SessionTable(dict[str, Session]):
                 self[log.name] = session
             except OtherGatewayError:
                 raise
-            except Exception as error:  # whatever it is, one damaged log hides no other session
+            except Exception as error:  # of any kind: one damaged log hides no other session
                 what = f"line {log.count} of {str(log.path)!r} is damaged: {error!r}"
                 self.damaged[log.name] = log, str(error) if isinstance(error, StateError) else what
                 log.length = log.path.stat().st_size
@@ -106,7 +106,7 @@ class SessionTable(dict[str, Session]):
     def remove(self, session: Session) -> None:
         """Forget a session, also its log."""
         self.pop(session.id, None)
-        if self._by_key.get(key_digest(session.key)) == session.id:  # else another one has been opened with it
+        if self._by_key.get(key_digest(session.key)) == session.id:  # otherwise another one has been opened with it
             del self._by_key[key_digest(session.key)]
             self._dropped_keys.put(key_digest(session.key), True)
         session.log.file.remove()

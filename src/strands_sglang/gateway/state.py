@@ -1,7 +1,7 @@
 """The state folder: one append-only log of checked lines a session, so that sessions survive the process.
 
-A log begins with a line of what the session was opened with; its other lines are events (`session_log`). What was
-written survives a kill of the process, but not a loss of power: nothing is synced.
+A log begins with a line of the options of its session; its other lines are events (`session_log`). Written lines
+survive a kill of the process, but not a loss of power: nothing is synced.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StateFolder:
     """The logs of the sessions of one gateway.
 
     Args:
-        identity: What all of its sessions have in common, by name: version and model of the gateway.
+        identity: Facts that all of its sessions share, by name: version and model of the gateway.
         limit: Most bytes of all logs together.
 
     Attributes:
@@ -147,7 +147,7 @@ class LogFile:
                 raise
 
     def flush(self) -> None:
-        """Write what was held back.
+        """Write the lines that were held back.
 
         Raises:
             StateFullError: The device refuses, or the folder is as large as it may become.
@@ -179,7 +179,7 @@ class LogFile:
                     if not is_whole(line, _BEGINNING):
                         continue
                     event = json.loads(line)
-                    # The first line of a log of another form has no number: its version is what is told of it.
+                    # The first line of a log of another form has no number: its version is reported instead.
                     if offset != self.length or event.get("line", 1) != number:
                         raise DamagedLineError("a line before it is missing, or there twice")
                 except ValueError as error:

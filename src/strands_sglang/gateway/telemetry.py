@@ -1,6 +1,6 @@
-"""What happened to the requests of a gateway: counts and times for Prometheus, a span each for OpenTelemetry.
+"""Telemetry of a gateway's requests: counts and times for Prometheus, a span each for OpenTelemetry.
 
-Labels of metrics are names of ours alone: whatever clients call themselves, their agents or models, adds no series.
+Labels of metrics are our own names alone: a client's name for itself, its agents or models adds no series.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Telemetry:
     """Counts and times of a gateway since it started.
 
     Attributes:
-        deleted: Counts of the sessions that are gone: what Prometheus counts must not fall.
+        deleted: Counts of the sessions that are gone: counters of Prometheus must not fall.
         restored: Counts that sessions brought from before a restart, which Prometheus has added up already.
     """
 

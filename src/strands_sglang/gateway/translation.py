@@ -1,6 +1,6 @@
 """Between clients and the core: a request as the turn that it asks for, and a turn as the reply that clients get.
 
-Clients know calls, replies and items by ids of their own, which a session recognises when they come back.
+Clients know calls, replies and items by other ids, which a session recognises when they come back.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Translation:
             # Nobody expects calls then, so they go out as the text that they are.
             read_calls=wire.tool_choice != "none" and final is None,
             trim_stop=True,
-            malformed_calls=MalformedCalls.TEXT,  # harnesses have answers of their own to what they cannot read
+            malformed_calls=MalformedCalls.TEXT,  # harnesses answer calls that they cannot read themselves
         )
 
     def _arrange(self, wire: WireRequest, counters: Counters, final: str | None) -> History:
-        """The history in canonical form; what begins like one before is not arranged again."""
+        """The history in canonical form; a part that came before is not arranged again."""
         # Whether tools are there may change what a template prints; which ones does not.
         render = partial(self._conversation.render, tools=wire.tools[:1])  # type: ignore[arg-type]
         canon = Canon(
@@ -158,7 +158,7 @@ class Translation:
 
     # ---- receipts ------------------------------------------------
     # A dialect that makes clients return a value verbatim (Anthropic's `signature`, Responses' `encrypted_content`)
-    # carries one: proof of which turn an assistant message was. What the client says the turn was is still compared.
+    # carries one: proof of which turn an assistant message was. The client's words for the turn are still compared.
 
     def receipt_of(self, turn: int) -> str:
         """The receipt of a turn."""

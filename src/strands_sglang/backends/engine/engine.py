@@ -1,6 +1,6 @@
 """`EmbeddedEngine`: a backend that runs the model in this process.
 
-One thread owns the model and runs the scheduler. Everything else reaches it as a closure in a queue, executed between
+One thread owns the model and runs the scheduler. All other code reaches it as a closure in a queue, executed between
 two steps, with a future for the result: no lock guards the state, and callers may live in any number of event loops.
 """
 
@@ -69,18 +69,18 @@ class EmbeddedEngine(Backend):
             Hugging Face id, a folder, or a loaded `PreTrainedModel`, which is copied, so that it may be trained on.
         tokenizer: Tokenizer, or the id or folder of one; by default the model's own.
         image_processor: Image processor of a loaded vision model (`Qwen2.5-VL`, `Qwen3-VL`); by default its own.
-        device: Where the model runs: `"cpu"`, `"cuda"`, `"cuda:1"`, `"mps"`, whatever this PyTorch has.
+        device: Where the model runs: `"cpu"`, `"cuda"`, `"cuda:1"`, `"mps"`, any that this PyTorch has.
         dtype: Type of the weights: `"float32"`, `"bfloat16"` or `"float16"`. Recorded logprobs are exact to about
             1e-5 in float32.
-        context_length: Most positions; by default what the model was made for.
+        context_length: Most positions; by default those that the model was made for.
         max_batch_size: Most sequences computed at the same time.
         prefix_cache_tokens: Tokens of finished sequences kept for later prompts that begin alike (SmolLM2: 46 KB each).
         threads: PyTorch threads of the computation; by default half of the usable processors. They wait for each other
-            by spinning: with as many threads as processors, it slows to a crawl when anything else runs.
+            by spinning: with as many threads as processors, it slows to a crawl when another program runs.
         seed: Seed of all requests without `sampling_seed`, in the order of their arrival; by default random.
         weight_version: Name of the weights, reported with every answer.
-        batch_invariant: Compute rows so that greedy output does not depend on what else is in a step. Without it a
-            single request is faster (see `docs/engine.md`).
+        batch_invariant: Compute rows so that greedy output does not depend on the other sequences of a step. Without it
+            a single request is faster (see `docs/engine.md`).
 
     Raises:
         ModelLoadError: The model cannot be loaded.
@@ -233,7 +233,7 @@ class EmbeddedEngine(Backend):
             raise BackendRequestError(str(error)) from error
 
     async def abort(self, rid: str) -> bool:
-        """End the request of this very id with what it has sampled."""
+        """End the request of this very id with the tokens sampled so far."""
         return await self._call(lambda: self._scheduler.abort(lambda generation: generation.rid == rid))
 
     @property
@@ -242,7 +242,7 @@ class EmbeddedEngine(Backend):
         return self._scheduler.weight_version
 
     async def abort_all(self) -> None:
-        """End every request with what it has sampled."""
+        """End every request with the tokens sampled so far."""
         await self._call(self._scheduler.abort)
 
     async def pause_generation(self) -> None:

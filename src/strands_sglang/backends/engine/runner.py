@@ -1,8 +1,8 @@
 """The forward pass: the new tokens of all sequences of a step as one row of tokens, without padding between them.
 
 transformers lets a model use a registered attention function. Ours gives every sequence its own keys and values and its
-own call of `scaled_dot_product_attention`; everything else in the model works on the packed row. So a sequence's
-attention is computed the same way whatever shares its step. What is left to differ is the matrix product, which on CPUs
+own call of `scaled_dot_product_attention`; all other layers work on the packed row. So a sequence's attention is
+computed the same way for any company in its step. The one thing left to differ is the matrix product, which on CPUs
 takes another path for few rows than for many: `row_multiple` is the number of rows from which on each row comes out the
 same bit for bit, found by trying at start-up, and the packed row is filled up to a multiple of it.
 
@@ -73,7 +73,7 @@ class SequenceChunk:
     """New tokens of one sequence.
 
     Attributes:
-        kv: Keys and values of what came before; the new ones are added.
+        kv: Keys and values of the earlier tokens; the new ones are added.
         logits_from: First of the new positions whose logits are wanted; `len(tokens)` for none.
         seen: The images of the sequence, or None.
     """
@@ -90,7 +90,7 @@ class Runner:
     Args:
         model: A `PreTrainedModel` whose attention goes through transformers' attention interface. From now on it is
             the runner's own: attention and linear layers are exchanged.
-        batch_invariant: Fill up rows so that results do not depend on what else is in a step.
+        batch_invariant: Fill up rows so that results do not depend on the other sequences of a step.
     """
 
     def __init__(self, model: Any, *, batch_invariant: bool = True) -> None:
@@ -110,7 +110,7 @@ class Runner:
             self.row_multiple = _row_multiple(model) if batch_invariant else 1
             self.forward(
                 [SequenceChunk(kv=SequenceKV(self.layers), tokens=[0], logits_from=0)]
-            )  # what is missing fails here
+            )  # a missing operator fails here
 
     def forward(self, segments: Sequence[SequenceChunk]) -> list[torch.Tensor]:
         """Run one step, and return the wanted logits of each segment, float32 `[positions, vocabulary]` on the CPU."""
@@ -266,5 +266,5 @@ def _compute_packed(packed: torch.Tensor, bias: torch.Tensor | None, rows: torch
 
 
 def linears(model: Any) -> Iterator[Any]:
-    """The linear layers of a model that compute nothing else."""
+    """The linear layers of a model that compute nothing beyond the product."""
     return (module for module in model.modules() if type(module) is torch.nn.Linear)

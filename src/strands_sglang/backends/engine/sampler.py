@@ -32,7 +32,7 @@ def sample(logits: torch.Tensor, generations: Sequence[Generation]) -> list[tupl
     tokens = logprobs.argmax(dim=-1).tolist()
     for index, generation in enumerate(generations):
         if not generation.decoding.greedy:
-            # By seed and position alone, so neither the batch nor a retry changes what is drawn.
+            # By seed and position alone, so neither the batch nor a retry changes the drawn tokens.
             position = len(generation.prompt) + len(generation.output)
             noise = np.random.Generator(np.random.Philox(key=generation.seed % 2**64, counter=position))
             tokens[index] = _draw(logprobs[index], generation.decoding, float(noise.random()))
@@ -48,7 +48,7 @@ def most_likely(logprobs: torch.Tensor, count: int) -> list[tuple[int, float]]:
 
 
 def _shape(logits: torch.Tensor, generation: Generation) -> None:
-    """Apply what changes the distribution: penalties on sampled tokens, minimum length, grammar, bias."""
+    """Apply the changes of the distribution: penalties on sampled tokens, minimum length, grammar, bias."""
     decoding, output = generation.decoding, generation.output
     if output and (decoding.frequency_penalty or decoding.presence_penalty or decoding.repetition_penalty != 1):
         counted = Counter(output)

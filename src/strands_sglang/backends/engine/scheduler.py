@@ -27,7 +27,7 @@ from .sampler import most_likely, sample
 logger = logging.getLogger(__name__)
 
 CHUNK = 512
-"""Prompts are computed in parts that end at multiples of this position, whatever else is in the step."""
+"""Prompts are computed in parts that end at multiples of this position, in any company."""
 LOOK_AHEAD = 64
 """Waiting generations that a step considers."""
 WORTH_WAITING = 32
@@ -287,7 +287,7 @@ class Scheduler:
     # Control
 
     def abort(self, chosen: Callable[[Generation], bool] = lambda generation: True) -> bool:
-        """End the chosen generations with what they have sampled so far; True if there are any."""
+        """End the chosen generations with the tokens sampled so far; True if there are any."""
         generations = [generation for generation in (*self.running, *self.waiting) if chosen(generation)]
         for generation in generations:
             self._finish(generation, Finish(type=FinishType.ABORT, message="aborted"))
@@ -299,7 +299,7 @@ class Scheduler:
             self._fail(generation, error)
 
     def forget_computed(self) -> None:
-        """Drop all keys and values: running generations keep what they sampled, and wait to be computed again."""
+        """Drop all keys and values: running generations keep their sampled tokens, and wait to be computed again."""
         self.cache.clear()
         for generation in reversed(self.running):  # appended to the left, so the first one comes first again
             generation.kv = None

@@ -1,4 +1,4 @@
-"""Models that see: what their text tower is fed where images stand, for the families with three-dimensional positions.
+"""Vision models: the input of their text tower where images stand, for families with three-dimensional positions.
 
 The vision tower runs once per image; its output takes the place of the embeddings of the image's tokens. Positions of a
 prompt with images are the model's own (`get_rope_index`); sampled tokens continue them.

@@ -69,7 +69,7 @@ def _check_mapping(value: Any) -> dict[str, Any]:
     try:  # a copy; NaN would be sent as null
         return dict(json.loads(json.dumps(dict(value), allow_nan=False)))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"must hold what JSON can express ({error})") from None
+        raise ValueError(f"must hold JSON values only ({error})") from None
 
 
 def _check_one(value: Any) -> int:
@@ -108,7 +108,7 @@ def checked_fields(
 ) -> dict[str, Any]:
     """A checked copy of anyone's top-level fields of `/generate`, without those that are None.
 
-    Other fields than those below pass: servers refuse wrong types, and ignore what they do not know.
+    Other fields than those below pass: servers refuse wrong types, and ignore unknown names.
 
     Args:
         vocab_size: Rows of the embedding: token ids must be below it. None if unknown.
@@ -134,7 +134,7 @@ def checked_fields(
             raise BackendRequestError(f"{key} must be left out: the server would use input_ids")
     if (params := checked.get("sampling_params")) is not None:
         known = check_sampling_params(params, extra_keys=extra_sampling_keys, vocab_size=vocab_size)
-        # None has a meaning of its own there: all that fits.
+        # None has a meaning there: all that fits.
         checked["sampling_params"] = {"max_new_tokens": None, **known} if "max_new_tokens" in params else known
     return checked
 

@@ -183,10 +183,10 @@ _HINTS: Final = {
 
 
 def http_error(status: int, body: bytes) -> BackendHTTPError:
-    """The typed error of an error answer, in the server's words and with what may help."""
+    """The typed error of an error answer, in the server's words and with a hint that may help."""
     text = body.decode("utf-8", "replace")
     words = parse_error_body(text).message
-    hint = _HINTS.get(status) if status != 404 or '"NotFoundError"' not in text else None  # else: an unknown model
+    hint = _HINTS.get(status) if status != 404 or '"NotFoundError"' not in text else None  # otherwise an unknown model
     if hint is not None and "--enable-scale-out" in words:
         hint = None  # newer servers name the flag themselves
     if _OTHER_VOCABULARY.search(words):

@@ -153,7 +153,7 @@ class VLLMClient(ServerClient):
     @override
     def _note_failure(self, transport: LoopTransport, attempt: Attempt, error: BackendError) -> None:
         super()._note_failure(transport, attempt, error)
-        if attempt.kind is RetryClass.UNREACHABLE:  # what answers next may be another model, in another mode
+        if attempt.kind is RetryClass.UNREACHABLE:  # the next server to answer may run another model, in another mode
             self._info, self._asked_at = None, 0.0
 
     async def _check_logprobs(self, request: GenerateRequest, *, since: float) -> None:

@@ -24,7 +24,7 @@ FIELDS = reading.Fields(
     vendor_tools=frozenset({"mcp_servers"}),
     refused={
         "compaction": "ask for a summary in a message",
-        "container": "no files or skills are held here; send what the model is to see",
+        "container": "no files or skills are held here; send their text in messages",
         "thread": "no thread is held here; send the whole history in messages",
     },
     of_tools=frozenset({"cache_control", "defer_loading", "eager_input_streaming", "input_schema", "type"}),
@@ -71,7 +71,7 @@ def _check_edits(value: Any) -> None:
         edit = reading.want(dict, item, f"context_management.edits[{index}]")
         kind = str(edit.get("type"))
         if not (kind.startswith("clear_thinking") and edit.get("keep") in ("all", {"type": "all"})):
-            what = f"context_management: no history is edited here by {kind!r:.100}; send what the model is to see"
+            what = f"context_management: no history is edited here by {kind!r:.100}; send the edited messages"
             raise Refused(what, code="unsupported_parameter", param="context_management")
 
 

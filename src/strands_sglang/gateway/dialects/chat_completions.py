@@ -45,7 +45,7 @@ _LOST = {
     "audio": "send its words as content",
     "function_call": "send it as one of tool_calls",
 }  # fmt: skip
-"""Fields of a message that say what no part of it says."""
+"""Fields of a message with content that its parts do not have."""
 
 
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:

@@ -109,7 +109,7 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
 
 
 def _read_choice(value: Any) -> tuple[str, tuple[str, ...]]:
-    """`auto`, `none`, `required` or the name of a tool, and what has no effect."""
+    """`auto`, `none`, `required` or the name of a tool, and fields without effect."""
     config = _snake(value or {}, "toolConfig")
     calling = _snake(config.get("function_calling_config") or {}, "toolConfig.functionCallingConfig")
     mode = reading.want(str, calling.get("mode") or "AUTO", "toolConfig.functionCallingConfig.mode").upper()
@@ -125,7 +125,7 @@ def _read_choice(value: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def _single_tools(value: Any) -> list[dict[str, Any]]:
-    """An object for each tool: Google's hold several declarations, or several tools of its own."""
+    """An object for each tool: Google's hold several declarations, or several of Google's tools."""
     tools: list[dict[str, Any]] = []
     for index, item in enumerate(reading.as_list(value, "tools") if value is not None else ()):
         for kind, held in _snake(item, f"tools[{index}]").items():
@@ -195,7 +195,7 @@ def _json_schema(schema: Any) -> Any:
 
 
 def _parts_of(content: Mapping[str, Any], where: str) -> list[Any]:
-    """The parts of a content, which may be none; words that stand anywhere else would be lost."""
+    """The parts of a content, which may be none; words in any other place would be lost."""
     if unknown := sorted(content.keys() - {"role", "parts"}):
         raise Refused(f"{where} has no field {reading.quote(unknown[0])}: what it says stands in parts", param=where)
     return reading.as_list(content.get("parts") or [], f"{where}.parts")
@@ -265,7 +265,7 @@ def _read_image(value: Any, where: str) -> Image:
 
 
 def _read_result(value: Any, where: str) -> Result:
-    """A result. `output` and `error` hold it, if they are all there is; anything else is a result as a whole."""
+    """A result. `output` and `error` hold it, if they are all there is; any other object is the result as a whole."""
     response = _snake(value, where)
     reading.refuse_fields(response, _UNFINISHED, f"{where}.")
     answer = reading.want(dict, response.get("response") or {}, f"{where}.response")
@@ -284,7 +284,7 @@ def _answer_calls(message: Message, before: Sequence[Read]) -> Message:
         return message
     history = [earlier.message for earlier in reversed(before) if earlier.message is not None]
     given = [result.call_id.partition(_AND_NAME)[::2] for result in message.results]
-    # Ids that are given come first: what is left belongs to results without one.
+    # Ids that are given come first: the calls left belong to results without one.
     known = {call_id for call_id, _ in given if any(call.id == call_id for each in history for call in each.calls)}
     answered, calls = set(known), list[Call]()
     for earlier in history:
@@ -310,7 +310,7 @@ def _answer_calls(message: Message, before: Sequence[Read]) -> Message:
 
 
 def _reply_parts(reply: WireReply) -> list[dict[str, Any]]:
-    """The parts of a reply; the signature stands where Google's own does: at the first call, else at the text."""
+    """The parts of a reply; the signature stands where Google's own does: at the first call, otherwise at the text."""
     parts: list[dict[str, Any]] = []
     if reply.reasoning:
         parts.append({"text": reply.reasoning, "thought": True})

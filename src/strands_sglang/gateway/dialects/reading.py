@@ -146,7 +146,7 @@ _UNSET: tuple[Any, ...] = (None, False, "", [], {})
 class Fields:
     """Top-level fields of a dialect's requests, by how the gateway treats them.
 
-    A field that changes what the messages mean is read or refused, never ignored.
+    A field that changes the meaning of the messages is read or refused, never ignored.
 
     Attributes:
         read: Obeyed.
@@ -203,8 +203,8 @@ def common_fields(
         spelled: The client's names of fields that have other names here.
 
     Raises:
-        Refused: A field that changes what the messages mean cannot be obeyed, or the request asks for several samples.
-            Two different tools have one name: calls would be ambiguous.
+        Refused: A field that changes the meaning of the messages cannot be obeyed, or the request asks for several
+            samples. Two different tools have one name: calls would be ambiguous.
     """
     spelled = spelled or {}
     held = {name: words for name, words in _NAME_A_HISTORY.items() if name not in fields.read}
@@ -271,7 +271,7 @@ _HELD_WORDS = {"system": "text only", "user": "text, images and results of tools
 
 
 def system_of(content: Any, where: str, read_part: ReadPart, read: Read) -> str:
-    """The system prompt, if the request has one (else None), with the system messages in front of its history."""
+    """The system prompt, if the request has one (otherwise None), with the system messages in front of its history."""
     message = message_of("system", read_content([] if content is None else content, where, read_part), where)
     return "\n".join(filter(None, (message.text, *read.system)))
 
@@ -305,7 +305,7 @@ def message_of(
 
 
 def is_of_tools(role: str, before: Sequence[Read]) -> bool:
-    """True for a message with what tools made: their own, and one of anybody but the model right behind it."""
+    """True for a message with output of tools: a tool's own, and any but the model's right behind it."""
     last = before[-1].message if before else None
     return role == "tool" or (role != "assistant" and last is not None and bool(last.results))
 

@@ -97,12 +97,12 @@ def _left_out(item: Any, message: Message | None) -> tuple[str, ...]:
 
 
 def _all_tools(body: Mapping[str, Any], items: list[Any]) -> list[Any]:
-    """The tools of a request, with those that Codex adds as an item for models of its own catalogue."""
+    """The tools of a request, with those that Codex adds as an item for models of its catalogue."""
     tools = list(reading.want(list, body.get("tools") or [], "tools"))
     for index, item in enumerate(items):
         if isinstance(item, dict) and item.get("type") == "additional_tools":
             for tool in reading.want(list, item.get("tools") or [], f"input[{index}].tools"):
-                # Functions without a namespace of their own; the others are left out, as in `tools`.
+                # Functions without a namespace; the others are left out, as in `tools`.
                 is_plain = isinstance(tool, dict) and (tool.get("type"), tool.get("name")) == ("namespace", "functions")
                 tools += reading.want(list, tool.get("tools") or [], f"input[{index}].tools") if is_plain else [tool]
     return tools
@@ -163,7 +163,7 @@ def _read_item(given: Any, index: int, before: Sequence[Read], *, readings: Read
         output = item.get("output")
         if kind == "tool_search_output":
             output = dumps(item.get("tools") or []).decode()
-        elif kind == "shell_call_output":  # of each command, what it wrote and how it ended
+        elif kind == "shell_call_output":  # the output and the end of each command
             output = dumps(output).decode()
         elif kind == "apply_patch_call_output" and output is None:
             output = item.get("status")

@@ -116,7 +116,7 @@ class WireRequest:
         tool_choice: `auto`, `none`, `required`, or the name of a tool.
         usage_chunk: End the stream with a chunk of token counts (Chat Completions).
         token_ids: Return the ids of the prompt and of the reply.
-        begun: Pieces at the end of the history: what the client got of the answer before it lost the rest (Responses).
+        begun: Pieces of the answer at the end of the history, which the client got before it lost the rest (Responses).
         previous: Id of the response this one continues (Responses), or None.
         custom_tools: Names of tools that take a text in place of arguments (Responses).
         kept_by: Keeps the answer, which a later request may name instead of sending the history (Responses).

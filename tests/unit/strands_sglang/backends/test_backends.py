@@ -101,7 +101,7 @@ async def test_options_that_need_more_are_refused(options: Any, request_: Any, w
 
 
 def test_fields_and_sampling_parameters_are_the_backends_to_check() -> None:
-    with pytest.raises(BackendRequestError, match="no fields of its own"):
+    with pytest.raises(BackendRequestError, match="the backend has no such fields"):
         conversation(Plain(), request_fields={"priority": 1})
     with pytest.raises(BackendRequestError, match="has no 'beam_width'"):
         conversation(Plain(), sampling_params={"beam_width": 2})
