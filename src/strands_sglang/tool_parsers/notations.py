@@ -23,13 +23,41 @@ class NotationToolParser(ToolParser):
     """Pattern of the text before the arguments, with the name as its group."""
     HEAD_FORM: ClassVar[str]
     """The same, as error messages show it."""
+    BRACKETS: ClassVar[str]
+    """Those around the arguments."""
     KEY: ClassVar[re.Pattern[str]]
+    """Pattern of a key, as its group, and of the text between it and its value."""
+    KEY_FORM: ClassVar[str]
+    """The same, as error messages show it."""
     SEVERAL_CALLS: ClassVar[bool] = False
     """A block may hold several calls."""
 
-    def read_arguments(self, text: str, position: int) -> tuple[dict[str, Any], int]:
-        """Read arguments; gives the offset behind them, too."""
+    def read_value(self, text: str, position: int, key: str, depth: int) -> tuple[Any, int]:
+        """Read the value of a key, of at most `depth` levels; gives the offset behind it, too."""
         raise NotImplementedError(type(self).__name__)
+
+    def read_arguments(self, text: str, position: int, depth: int = _MAX_DEPTH) -> tuple[dict[str, Any], int]:
+        """Read arguments; gives the offset behind them, too."""
+        values: dict[str, Any] = {}
+
+        def read_pair(position: int) -> int:
+            match = self.KEY.match(text, position)
+            if match is None:
+                raise error_at(self.KEY_FORM, text, position)
+            key = match[1]
+            if key in values:
+                raise CallError(f"the argument {key!r} is given twice", position=position)
+            values[key], end = self.read_value(text, match.end(), key, depth)
+            return end
+
+        return values, self.read_nested(text, position, self.BRACKETS, depth, read_pair)
+
+    @staticmethod
+    def read_nested(text: str, position: int, brackets: str, depth: int, read_item: Callable[[int], int]) -> int:
+        """Read items between brackets; returns the offset behind them."""
+        if depth <= 0:
+            raise CallError("nested too deeply", position=position)
+        return read_items(text, position, brackets, read_item)
 
     def read_block(self, text: str, start: int, types: ParameterTypes) -> Block | None:
         begin, end_marker = self.tool_call_tokens
@@ -75,29 +103,19 @@ class Olmo3ToolParser(NotationToolParser):
     HEAD: ClassVar[re.Pattern[str]] = re.compile(r"([\w.-]{1,256})(?=\()")
     HEAD_FORM: ClassVar[str] = "NAME("
     SEVERAL_CALLS: ClassVar[bool] = True
-    KEY: ClassVar[re.Pattern[str]] = re.compile(r"""[^\s=,()\[\]{}<>"'][^=,{}<>\n]{0,255}(?<!\s)(?==)""")
+    BRACKETS: ClassVar[str] = "()"
+    KEY: ClassVar[re.Pattern[str]] = re.compile(r"""([^\s=,()\[\]{}<>"'][^=,{}<>\n]{0,255})(?<!\s)=""")
+    KEY_FORM: ClassVar[str] = "KEY="
 
-    def read_arguments(self, text: str, position: int) -> tuple[dict[str, Any], int]:
-        arguments: dict[str, Any] = {}
-
-        def read_argument(position: int) -> int:
-            match = self.KEY.match(text, position)
-            if match is None:
-                raise error_at("KEY=", text, position)
-            key, value_at = match.group(), match.end() + 1
-            if key in arguments:
-                raise CallError(f"the argument {key!r} is given twice", position=position)
-            end = json_end(text, value_at)
-            try:
-                if end is None:
-                    raise JSONError(f"the value of {key!r} is not valid JSON: found {text[value_at : value_at + 40]!r}")
-                arguments[key] = load_json(text[value_at:end].strip(), f"the value of {key!r} is")
-            except JSONError as error:
-                error.position = end or value_at
-                raise
-            return end
-
-        return arguments, read_items(text, position, "()", read_argument)
+    def read_value(self, text: str, position: int, key: str, depth: int) -> tuple[Any, int]:
+        end = json_end(text, position)
+        try:
+            if end is None:
+                raise JSONError(f"the value of {key!r} is not valid JSON: found {text[position : position + 40]!r}")
+            return load_json(text[position:end].strip(), f"the value of {key!r} is"), end
+        except JSONError as error:
+            error.position = end or position
+            raise
 
 
 @register_tool_parser("gemma4")
@@ -114,25 +132,12 @@ class Gemma4ToolParser(NotationToolParser):
     opening = r"call:(?P<name>[^{\s]{1,256}+)(?=\{)"
     HEAD: ClassVar[re.Pattern[str]] = re.compile(r"call:([^{\s]{1,256})")
     HEAD_FORM: ClassVar[str] = f"{PREFIX}NAME{{"
-    KEY: ClassVar[re.Pattern[str]] = re.compile(r"""[^\s:,{}\[\]<>"'][^:,{}<>\n]{0,255}(?<!\s)(?=\s*:)""")
+    BRACKETS: ClassVar[str] = "{}"
+    KEY: ClassVar[re.Pattern[str]] = re.compile(r"""([^\s:,{}\[\]<>"'][^:,{}<>\n]{0,255})(?<!\s)\s*:\s*""")
+    KEY_FORM: ClassVar[str] = "a key"
     LITERAL: ClassVar[re.Pattern[str]] = re.compile(r"[-+.\w]+")
 
-    def read_arguments(self, text: str, position: int, depth: int = _MAX_DEPTH) -> tuple[dict[str, Any], int]:
-        values: dict[str, Any] = {}
-
-        def read_pair(position: int) -> int:
-            match = self.KEY.match(text, position)
-            if match is None:
-                raise error_at("a key", text, position)
-            key, colon = match.group(), skip_space(text, match.end())
-            if key in values:
-                raise CallError(f"the key {key!r} is given twice", position=position)
-            values[key], position = self._read_value(text, skip_space(text, colon + 1), depth)
-            return position
-
-        return values, self._read_nested(text, position, "{}", depth, read_pair)
-
-    def _read_value(self, text: str, position: int, depth: int) -> tuple[Any, int]:
+    def read_value(self, text: str, position: int, key: str, depth: int) -> tuple[Any, int]:
         if text.startswith(QUOTE, position):
             start = position + len(QUOTE)
             end = text.find(QUOTE, start)
@@ -145,11 +150,11 @@ class Gemma4ToolParser(NotationToolParser):
             values: list[Any] = []
 
             def read_item(position: int) -> int:
-                value, position = self._read_value(text, position, depth - 1)
+                value, position = self.read_value(text, position, key, depth - 1)
                 values.append(value)
                 return position
 
-            return values, self._read_nested(text, position, "[]", depth - 1, read_item)
+            return values, self.read_nested(text, position, "[]", depth - 1, read_item)
         match = self.LITERAL.match(text, position)
         if match and match.group() == "None":  # as older templates print null
             return None, match.end()
@@ -157,9 +162,3 @@ class Gemma4ToolParser(NotationToolParser):
             return load_json(match.group() if match else ""), match.end() if match else position
         except JSONError:
             raise error_at("a value", text, position) from None
-
-    @staticmethod
-    def _read_nested(text: str, position: int, brackets: str, depth: int, read_item: Callable[[int], int]) -> int:
-        if depth <= 0:
-            raise CallError("nested too deeply", position=position)
-        return read_items(text, position, brackets, read_item)
