@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, cast, get_type_hints
 
 from ..backends import Backend, SamplingParams
-from ..exceptions import check_positive, did_you_mean
+from ..exceptions import check_choice, check_positive, did_you_mean
 from ..limits import Limits
 from ..template import ControlTokens, DroppedContent
 from ..trajectory.media import ImageEncoding
@@ -106,10 +106,8 @@ def _choice(default: StrEnum) -> Option:
     kind = type(default)
 
     def check(name: str, value: Any) -> Any:
-        try:
-            return kind(value)
-        except ValueError:
-            raise ValueError(f"{name} must be one of {[*map(str, kind)]}, got {value!r}") from None
+        check_choice(kind, **{name: value})
+        return kind(value)
 
     return Option(default, check)
 

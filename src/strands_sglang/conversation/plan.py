@@ -194,11 +194,15 @@ def _left(budget: str, limit: int, used: int) -> int:
 
 def refuse_incapable(can: Capabilities, config: SGLangConfig, params: Mapping[str, Any]) -> None:
     """Refuse (`BackendRequestError`) options that ask for more than the backend can do."""
-    for name in CONSTRAINTS & params.keys() - can.constraints:
-        raise BackendRequestError(f"the backend cannot constrain output by {name!r}{can.hint('constraints')}")
+    lacking = [
+        f"the backend cannot constrain output by {name!r}{can.hint('constraints')}"
+        for name in sorted(CONSTRAINTS & params.keys() - can.constraints)
+    ]
     if config["return_sampling_mask"] and not can.sampling_mask:
-        raise BackendRequestError(f"return_sampling_mask=True, but the backend has none{can.hint('sampling_mask')}")
+        lacking.append(f"return_sampling_mask=True, but the backend has none{can.hint('sampling_mask')}")
     if config["require_routed_experts"] and config["return_routed_experts"] and not can.routed_experts:
-        raise BackendRequestError(f"require_routed_experts=True, but there are none{can.hint('routed_experts')}")
+        lacking.append(f"require_routed_experts=True, but there are none{can.hint('routed_experts')}")
     if config["return_prompt_logprobs"] is True and can.prompt_scoring is PromptScoring.NONE:
-        raise BackendRequestError("return_prompt_logprobs=True, but the backend scores no prompts")
+        lacking.append("return_prompt_logprobs=True, but the backend scores no prompts")
+    if lacking:
+        raise BackendRequestError("; ".join(lacking))

@@ -75,21 +75,6 @@ async def test_three_turns_with_images_extend_what_was_sent_and_replay_exactly(c
     assert {tokens.logprobs[place] for place, token in enumerate(tokens.token_ids) if token == placeholder} == {None}
 
 
-async def test_an_agent_with_a_tool_that_takes_screenshots(client: EngineRecorder, tiny: TinyModel) -> None:
-    @tool
-    def screenshot() -> dict[str, Any]:
-        """Take a screenshot."""
-        return {"status": "success", "content": [{"text": "the screen"}, image(TALL)]}
-
-    client.script = ['<tool_call>{"name": "screenshot", "arguments": {}}</tool_call>', "a window"]
-    sampling = {**SAMPLING, "max_new_tokens": 40}
-    model = SGLangModel(client=client, tokenizer=tiny.tokenizer, sampling_params=sampling)
-    await Agent(model=model, tools=[screenshot], callback_handler=None).invoke_async("what is on the screen?")
-    (trajectory,) = model.trajectories
-    assert len(trajectory.media) == 1
-    assert len(client.calls) == 2 and client.calls[1][1]["image_data"] == trajectory.images
-
-
 async def test_budgets_count_expanded_tokens(client: EngineRecorder, tiny: TinyModel) -> None:
     conv = conversation(client, tiny, return_prompt_logprobs=True)
     sampled = await conv.turn(TurnRequest(messages=[user("see", RED)]))

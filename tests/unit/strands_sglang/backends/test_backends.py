@@ -89,7 +89,7 @@ async def test_prompts_are_scored_where_it_is_cheap_or_asked_for(scoring: str, w
     [
         ({"return_sampling_mask": True}, {}, "return_sampling_mask=True.*: switch it on"),
         ({"return_routed_experts": True, "require_routed_experts": True}, {}, "require_routed_experts=True"),
-        ({"return_prompt_logprobs": True}, {}, "scores no prompts"),
+        ({"return_sampling_mask": True, "return_prompt_logprobs": True}, {}, "switch it on; .*scores no prompts"),
         ({}, {"constraints": {"regex": "a+"}}, "cannot constrain output by 'regex'"),
     ],
 )

@@ -102,11 +102,6 @@ def test_a_processor_that_leaves_no_size_alone_is_refused() -> None:
         expander_of(14, 100 * 28 * 28, 101 * 28 * 28).prepare(encoded(Image.new("RGB", (449, 508))))
 
 
-def test_a_limit_on_pixels_holds(expander: ProcessorExpander) -> None:
-    sent = decoded(expander.prepare(encoded(noise((700, 500))), max_pixels=60_000).image)
-    assert sent.width * sent.height <= 60_000
-
-
 # ---- conversions -----------------------------------------------------------------------------------------------------
 
 
@@ -171,14 +166,12 @@ def huge_png(width: int, height: int) -> bytes:
     [
         (huge_png(9000, 9000), "cannot be processed"),
         (huge_png(100_000, 100_000), "cannot be processed"),
-        (b"", "cannot be processed"),
         (b"no picture", "cannot be processed"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "cannot be processed"),
-        (b"<svg xmlns='x'/>", "cannot be processed"),
         (encoded(Image.new("F", (5, 5), 0.5), "TIFF"), "floating-point"),
         (encoded(Image.new("I", (5, 5), 1 << 20), "TIFF"), "more than 16 bits"),
     ],
-    ids=["large", "bomb", "empty", "text", "eps", "svg", "floats", "wide integers"],
+    ids=["large", "bomb", "text", "eps", "floats", "wide integers"],
 )
 def test_what_is_huge_or_no_picture_of_a_known_range_is_a_typed_error(data: bytes, words: str) -> None:
     with pytest.raises(MediaError, match=words):
@@ -202,8 +195,3 @@ def test_cut_off_and_damaged_files_are_typed_errors(form: str) -> None:
         except MediaError:
             continue
         assert opened.picture.mode == "RGB"
-
-
-def test_a_ribbon_is_refused_as_the_family_does(expander: ProcessorExpander) -> None:
-    with pytest.raises(MediaError, match="too elongated"):
-        expander.prepare(encoded(Image.new("RGB", (2001, 10))))

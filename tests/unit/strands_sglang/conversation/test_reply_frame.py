@@ -10,12 +10,9 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from provider_support import GO, Replay, add, call, completion, tokenizer
+from provider_support import GO, Replay, completion, tokenizer
 from reply_round_trip import ADD, FRAMES, ONE_BAR, RESPONSE, framed, misread, printed
 
-from strands_env.core import Action, Environment
-from strands_env.core.models import sglang_model_factory
-from strands_env.rewards import ExactMatchReward, FormatReward, NumberReward
 from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.conversation.reply_format import choose_reader
@@ -92,11 +89,6 @@ def test_a_frame_is_taken_off_once_at_the_edges_and_nowhere_else(sampled: str, t
     read = choose_reader(renderer(RESPONSE, tools=True)).parser.parse_all(sampled)
     assert read.text.strip() == text
     assert "".join(sampled[start:end] for _, start, end in read.segments) == sampled
-
-
-def json_reward(action: Action, result: Any) -> float:
-    """A reward that an answer with anything around its JSON breaks."""
-    return float(json.loads(result.observation.final_response)["answer"] == action.task_context.ground_truth)
 
 
 def texts_in(answer: Any) -> Iterator[str]:
@@ -179,35 +171,6 @@ async def test_a_stop_token_that_ends_calls_is_no_part_of_an_answer(
     )
     reply = (await conversation.turn(TurnRequest(messages=GO, tools=[SPEC]))).reply
     assert (reply.text, len(reply.calls), "<|" in reply.reasoning) == (text, calls, False)
-
-
-@pytest.mark.parametrize(
-    ("reward", "answer", "truth"),
-    [
-        (NumberReward(), "425", "425"),
-        (ExactMatchReward(), "Zürich", "Zürich"),
-        (FormatReward(r"\{.*\}"), '{"answer": 425}', None),
-        (json_reward, '{"answer": 425}', 425),
-    ],
-    ids=["number", "exact", "format", "json"],
-)
-@pytest.mark.parametrize("with_tools", [False, True], ids=["without tools", "with tools"])
-async def test_a_reward_sees_the_answer_and_nothing_of_its_frame(
-    reward: Any, answer: str, truth: Any, with_tools: bool
-) -> None:
-    script = [completion(f"<think>x</think><|START_RESPONSE|>I add.<|END_RESPONSE|>{call(1, 2)}")] if with_tools else []
-    client = Replay([*script, completion(f"<|START_RESPONSE|>{answer}<|END_RESPONSE|>")])
-    factory = sglang_model_factory(tokenizer=tokenizer(), client=client, chat_template=RESPONSE)
-
-    class Adding(Environment):
-        def get_tools(self) -> list[Any]:
-            return [add] if with_tools else []
-
-    env = Adding(model_factory=factory, reward_fn=reward)
-    result = await env.step(Action(message="What?", task_context={"ground_truth": truth}))
-    assert (result.reward.reward if result.reward else result.termination_reason) == 1.0
-    assert "<|" not in str(result.observation.final_response)
-    assert len(client.prompts) == 1 + with_tools
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
