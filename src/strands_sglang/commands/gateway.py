@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; the first line printed is the address. Returns the exit status."""
     if wrong := _find_misuse(args):
         raise CommandError(wrong, Exit.USAGE)
-    from ..gateway.connection import bind
+    from ..gateway.server import bind
 
     # First: loading a model takes minutes, and the port may be taken.
     with _naming_errors(), bind(args.host, args.port) as listener:

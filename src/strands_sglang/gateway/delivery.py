@@ -1,4 +1,4 @@
-"""One request on its connection: reading it, and writing its answer.
+"""Requests on their connections: reading one, and writing its answer.
 
 An answer is delivered as soon as its terminal event has reached the socket: many clients stop reading there and reset
 the connection with the end of the response unread. A client that ends its connection before, or only its sending side,
@@ -8,21 +8,77 @@ has gone away.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
 
-from .connection import Connection
+from .dialects import CHAT_COMPLETIONS
 from .dialects.wire import Refused, Route, WireDialect
 from .exact_json import dumps
 from .requests import origin_of, read_body
 from .telemetry import Call
 
+logger = logging.getLogger(__name__)
+
 
 def as_json(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     """A JSON answer."""
     return web.Response(body=dumps(value), status=status, headers=headers, content_type="application/json")
+
+
+class Connection(web.RequestHandler):
+    """A client's connection: logs no line of a request, which may hold a key, and knows unread answers.
+
+    Attributes:
+        when_reset: Called if the client resets the connection behind an answer, before it sends another byte.
+    """
+
+    when_reset: Callable[[], None] | None = None
+
+    def __init__(self, server: Any, **options: Any) -> None:
+        # Nothing is logged of a request. Bodies are unpacked by `read_body`, whose refusals are the dialect's.
+        options |= {"access_log": None, "auto_decompress": False}
+        super().__init__(server, **options)
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """Respond to malformed requests and unhandled errors."""
+        level = logging.DEBUG if isinstance(exc, ConnectionError) else logging.WARNING  # the client went away
+        logger.log(level, "status=<%d>, error=<%s> | request failed", status, type(exc).__name__)
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of the answer has been sent already")
+        refused = Refused("the request cannot be read" if status < 500 else "internal error", status=status)
+        if isinstance(exc, LineTooLong):
+            refused = Refused("a header, or the address, is longer than 8190 bytes", status=431)
+        response = as_json(CHAT_COMPLETIONS.error(refused), status=refused.status)
+        response.force_close()
+        return response
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio: a client connected."""
+        super().connection_made(transport)
+        # Whoever writes waits until the socket has taken the last byte. uvloop's transports are not of asyncio's class.
+        cast(asyncio.Transport, transport).set_write_buffer_limits(high=0)
+
+    @property
+    def is_behind(self) -> bool:
+        """The socket has not taken everything that was written, or had not when the connection ended."""
+        return self._paused
+
+    def data_received(self, data: bytes) -> None:
+        """Called by asyncio: bytes of a request came."""
+        self.when_reset = None
+        super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Called by asyncio: the connection is closed. A handler that is at work is cancelled."""
+        if isinstance(exc, ConnectionError) and self.when_reset is not None:
+            self.when_reset()
+        super().connection_lost(exc)
 
 
 class Exchange:

@@ -26,8 +26,7 @@ from ..exceptions import StateError, StateFullError, refuse_unknown
 from ..limits import Limits
 from ..tokenizer import Tokenizer
 from ..trajectory import digest, encode_value
-from .connection import Connection, bind, url_of
-from .delivery import Exchange, as_json
+from .delivery import Connection, Exchange, as_json
 from .dialects import CHAT_COMPLETIONS, DIALECTS
 from .dialects.wire import Refused, Route, WireDialect
 from .exact_json import object_text
@@ -400,3 +399,25 @@ class Gateway:
         card |= {"created": 0, "created_at": "1970-01-01T00:00:00Z", "owned_by": "strands-sglang"}
         listing = {"object": "list", "data": [card], "has_more": False, "first_id": name, "last_id": name}
         return as_json(listing if model is None else card)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that has its address, and listens once it is served: clients that come before are refused at once."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sock.family == socket.AF_INET6:  # `::` is not 0.0.0.0 as well
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((host, port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def url_of(listener: socket.socket) -> str:
+    """The address of a socket; a file has no other than `localhost`."""
+    if listener.family == getattr(socket, "AF_UNIX", None):  # not on every platform
+        return "http://localhost"
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -13,9 +13,8 @@ from typing import Any
 from aiohttp import web
 
 from .delivery import as_json
-from .dialects.reading import quote
 from .dialects.wire import Refused
-from .requests import SESSION_NAME, SESSION_NAME_WORDS, is_key, presented_key, read_body
+from .requests import is_key, presented_key, read_body
 from .reward import Reward
 from .session import Session
 from .session_table import SessionTable
@@ -48,6 +47,10 @@ def add_session_routes(
 
         app.router.add_route(method, path, handle)
 
+    def check_names(kind: str, given: Mapping[str, Any], *known: str) -> None:
+        if unknown := sorted({*given} - {*known}):
+            raise Refused(f"unknown {kind} {unknown}; known: {', '.join(known)}", param=unknown[0])
+
     def session_of(request: web.Request) -> Session:
         session = table.find(request.match_info["session"])
         if session is None:
@@ -65,8 +68,7 @@ def add_session_routes(
         raise Refused(what, status=401, code="invalid_api_key")
 
     def set_reward(session: Session, body: Mapping[str, Any]) -> Reward:
-        if unknown := body.keys() - {"reward", "turns", "info"}:
-            raise Refused(f"unknown fields {sorted(unknown)}; known are reward, turns, info")
+        check_names("fields", body, "reward", "turns", "info")
         if "reward" not in body:
             raise Refused("reward is missing: a number, or null for no score of the whole", param="reward")
         try:
@@ -81,13 +83,10 @@ def add_session_routes(
 
     async def create(request: web.Request) -> web.Response:
         name = request.match_info.get("session")
-        if name is not None and not SESSION_NAME.fullmatch(name):
-            raise Refused(f"{quote(name)} cannot name a session: {SESSION_NAME_WORDS}")
         if table.find(name) is not None:
             raise Refused(f"there is a session {name!r} already", status=409, code="session_exists")
         body = await read_body(request) if request.can_read_body else {}
-        if unknown := body.keys() - {"labels", "sampling", "limits", "join_equal"}:
-            raise Refused(f"unknown fields {sorted(unknown)}; known are labels, sampling, limits, join_equal")
+        check_names("fields", body, "labels", "sampling", "limits", "join_equal")
         options: dict[str, Any] = {name: value for name, value in body.items() if value is not None}
         try:
             session = open_session(name=name, **options)
@@ -125,8 +124,7 @@ def add_session_routes(
 
     async def read(request: web.Request) -> web.Response:
         session = session_of(request)
-        if unknown := sorted({*request.query} - {"agent"}):
-            raise Refused(f"unknown query parameters {unknown}; known is agent", param=unknown[0])
+        check_names("query parameters", request.query, "agent")
         if session.is_sealed and not session.is_reward_final:
             session.is_reward_final = True
             session.log.note(is_final=True)

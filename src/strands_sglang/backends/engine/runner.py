@@ -2,9 +2,9 @@
 
 transformers lets a model use a registered attention function. Ours gives every sequence its own keys and values and its
 own call of `scaled_dot_product_attention`; all other layers work on the packed row. So a sequence's attention is
-computed the same way for any company in its step. The one thing left to differ is the matrix product, which on CPUs
-takes another path for few rows than for many: `row_multiple` is the number of rows from which on each row comes out the
-same bit for bit, found by trying at start-up, and the packed row is filled up to a multiple of it.
+computed the same way beside any other sequence. The one thing left to differ is the matrix product, which on CPUs takes
+another path for few rows than for many: `row_multiple` is the number of rows from which on each row comes out the same
+bit for bit, found by trying at start-up, and the packed row is filled up to a multiple of it.
 
 Linear layers compute on weights laid out once for oneDNN. PyTorch hands a float32 product with few rows to MKL, which
 lays the weights out again on every call, and takes slow paths on processors of other vendors. With the layout done

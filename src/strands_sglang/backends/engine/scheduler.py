@@ -27,7 +27,7 @@ from .sampler import most_likely, sample
 logger = logging.getLogger(__name__)
 
 CHUNK = 512
-"""Prompts are computed in parts that end at multiples of this position, in any company."""
+"""Prompts are computed in parts that end at multiples of this position, beside any other sequences."""
 LOOK_AHEAD = 64
 """Waiting generations that a step considers."""
 WORTH_WAITING = 32

@@ -223,7 +223,7 @@ async def test_rows_are_filtered_by_the_name_or_role_of_an_agent(tmp_path: Any) 
         await r.session.close()
         await r.call("GET", f"{path}?agent=main")
         refused = await r.call("GET", f"{path}?agents=main&agent=main", status=400)  # else all rows
-        assert refused["error"]["message"] == "unknown query parameters ['agents']; known is agent"
+        assert refused["error"]["message"] == "unknown query parameters ['agents']; known: agent"
         assert not r.session.is_exported  # the others' rows are still to be read
         await r.call("GET", path)
         await until(lambda: r.session.is_exported)

@@ -33,7 +33,7 @@ from strands_sglang.conversation.history_reader import HistoryReader
 from strands_sglang.exceptions import SGLangThrottledError
 from strands_sglang.gateway import Gateway, session_log
 from strands_sglang.gateway.canonical import Canon, MessagePlacement
-from strands_sglang.gateway.connection import Connection
+from strands_sglang.gateway.delivery import Connection
 from strands_sglang.gateway.dialects import anthropic_messages
 from strands_sglang.gateway.session_table import SessionTable
 from strands_sglang.trajectory import Call, Message, Result, history

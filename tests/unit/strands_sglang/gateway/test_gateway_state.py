@@ -33,8 +33,8 @@ from strands_sglang.commands import gateway as command
 from strands_sglang.conversation import Conversation
 from strands_sglang.exceptions import StateError
 from strands_sglang.gateway import Gateway, Session
-from strands_sglang.gateway.connection import bind, url_of
 from strands_sglang.gateway.exact_json import dumps
+from strands_sglang.gateway.server import bind, url_of
 from strands_sglang.gateway.session_log import restore_turn, turn_to_json
 from strands_sglang.gateway.session_routes import _rows
 from strands_sglang.gateway.session_table import SessionTable
