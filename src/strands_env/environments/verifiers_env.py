@@ -239,10 +239,9 @@ class VerifiersEnvironment(Environment):
         return bool(self._traces) and all(trace.timing.finalize.start for trace in self._traces)
 
     def _conclude(self, agent: Agent, session: Any, episode: Episode) -> AgentResult:
-        if (failure := session.failure) is not None:  # of the model, or a limit of ours, whatever was made of it
+        # Of the model, or a limit of ours, even if the environment took it for something else.
+        if (failure := session.failure or self._limit) is not None:
             raise failure
-        if self._limit is not None:
-            raise self._limit
         for trace in self._traces:
             if not trace.ok and not trace.timing.scoring.start and (error := trace.last_error) is not None:
                 kind = SandboxLostError if error.type == "SandboxError" else RuntimeError

@@ -15,6 +15,7 @@ from strands.models import Model
 from strands_env.core.scoring import refused_answer
 from strands_env.core.termination import ErrorRecord, Phase, TerminationReason
 from strands_env.core.types import Action, RewardFunction, RewardResult, StepResult, check_factory, check_model
+from strands_sglang.exceptions import check_positive
 
 from .golds import GroundTruthError, golds
 
@@ -64,8 +65,7 @@ class LLMJudgeReward(RewardFunction, Generic[Judgment]):
         for source in self.judge_models:
             if not isinstance(source, Model):
                 check_factory(source, "judge_model")
-        if max_model_retries < 1:
-            raise ValueError(f"max_model_retries must be at least 1, got {max_model_retries!r}")
+        check_positive("tries", whole=True, max_model_retries=max_model_retries)
         self.system_prompt = system_prompt
         self.max_model_retries = max_model_retries
         self.default_reward = default_reward

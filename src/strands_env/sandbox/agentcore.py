@@ -56,13 +56,11 @@ def make_code_interpreter_client(*, region: str | None = None, session: Any = No
     except ImportError as error:
         raise SandboxUnavailableError(f"the hosted sandbox needs boto3: {install_command('aws')}") from error
     session = session or boto3.Session(region_name=region)
+    needs = "an AWS region: give region= or set AWS_REGION" if (region or session.region_name) is None else ""
     if session.get_credentials() is None:
-        raise SandboxUnavailableError(
-            "the hosted sandbox needs AWS credentials: run 'aws configure' or set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY"
-        )
-    if (region or session.region_name) is None:
-        raise SandboxUnavailableError("the hosted sandbox needs an AWS region: give region= or set AWS_REGION")
+        needs = "AWS credentials: run 'aws configure' or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    if needs:
+        raise SandboxUnavailableError(f"the hosted sandbox needs {needs}")
     return session.client(SERVICE, region_name=region)
 
 

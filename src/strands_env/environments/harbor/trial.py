@@ -427,12 +427,14 @@ class TaskTrial:
     def _raise_failure(self) -> None:
         assert self._running is not None
         if (error := self._running.exception()) is not None:
-            raise TaskFailedError(f"the trial failed: {type(error).__name__}: {error}") from error
-        info = self._trial.result.exception_info
-        if info is not None and info.exception_type == TaskFailedError.__name__:
-            raise TaskFailedError(info.exception_message)
-        why = "" if info is None else f": {info.exception_type}: {info.exception_message}"
-        raise TaskFailedError(f"the container did not start{why}")
+            why = f"the trial failed: {type(error).__name__}: {error}"
+        elif (info := self._trial.result.exception_info) is None:
+            why = "the container did not start"
+        elif info.exception_type == TaskFailedError.__name__:
+            why = info.exception_message
+        else:
+            why = f"the container did not start: {info.exception_type}: {info.exception_message}"
+        raise TaskFailedError(why) from error
 
     async def close(self) -> None:
         """End the trial, its container and its record. May be called twice."""

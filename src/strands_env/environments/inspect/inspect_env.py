@@ -271,20 +271,27 @@ def _take_over(agent: Agent, seat: Seat, first_turn: int, state: TaskState | Non
 
 def _conclude(agent: Agent, seat: Seat, state: TaskState | None, limit: str | None) -> AgentResult:
     """The end of a sample as one of an agent loop."""
-    stop = "stop" if state is None or state.output.empty else state.output.stop_reason
-    if seat.failure is not None:  # the solver ended because of it, whatever it made of it
-        raise seat.failure
-    if limit in ("time", "working"):
-        raise TaskTimeLimitReachedError(f"the task's limit of {limit} time is reached")
-    if limit == "message":
-        raise MaxMessagesReachedError(len(agent.messages), len(agent.messages))
-    if limit is None and stop == "model_length":
-        raise ContextWindowOverflowException(state.output.completion if state is not None else "")
-    if seat.main is None and limit is None:
-        raise RuntimeError("the task sampled nothing from the policy: its outputs came from a cache or another model")
-    if limit is None and stop == "max_tokens":
-        raise MaxTokensReachedException("the last reply was cut")  # the step asks the model by which bound
+    if (error := _error_of(agent, seat, state, limit)) is not None:
+        raise error
     return result_of(agent, "end_turn" if limit is None else _STOP_REASONS[limit])
+
+
+def _error_of(agent: Agent, seat: Seat, state: TaskState | None, limit: str | None) -> Exception | None:
+    """The error by which our steps know this end; None where they know it by a stop reason."""
+    stop = "stop" if state is None or state.output.empty else state.output.stop_reason
+    if seat.failure is not None:  # the solver ended because of it, even if it took it for something else
+        return seat.failure
+    if limit in ("time", "working"):
+        return TaskTimeLimitReachedError(f"the task's limit of {limit} time is reached")
+    if limit == "message":
+        return MaxMessagesReachedError(len(agent.messages), len(agent.messages))
+    if limit is None and stop == "model_length":
+        return ContextWindowOverflowException(state.output.completion if state is not None else "")
+    if seat.main is None and limit is None:
+        return RuntimeError("the task sampled nothing from the policy: its outputs came from a cache or another model")
+    if limit is None and stop == "max_tokens":
+        return MaxTokensReachedException("the last reply was cut")  # the step asks the model by which bound
+    return None
 
 
 class _OwnPlay:

@@ -117,31 +117,48 @@ def _named(name: str, args: str) -> InspectTask:
 
 
 def _load(name: str, args: Mapping[str, Any]) -> Task:
-    file = name.partition("@")[0]
-    if file.endswith(".py") and not Path(file).is_file():
-        raise InspectTaskError(f"there is no file {file!r}: a task of inspect_ai is named as file.py, or package/task")
-    try:  # inspect takes no absolute path of a file without the name of its task
-        tasks = load_tasks([os.path.relpath(name) if os.path.isabs(name) and "@" not in name else name], dict(args))
-    except ModuleNotFoundError as error:
-        raise InspectTaskError(f"the task {name!r} needs a package: pip install {error.name}") from error
+    # inspect takes no absolute path of a file without the name of its task.
+    spelt = os.path.relpath(name) if os.path.isabs(name) and "@" not in name else name
+    tasks: list[Task] = []
+    try:
+        tasks = load_tasks([spelt], dict(args)) if _is_there(name) else []
     except Exception as error:
-        chain = [error, error.__cause__, error.__context__]
-        if any(type(link).__module__.startswith(("huggingface_hub", "datasets", "requests")) for link in chain) or any(
-            isinstance(link, ConnectionError) for link in chain
-        ):
-            raise InspectTaskError(
-                f"the task {name!r} reads its data from the hub, which gave none ({error}): run where the hub can be "
-                "reached ('hf auth login' where it asks for a licence), or set HF_HUB_OFFLINE=1 where it is cached"
-            ) from error
-        raise InspectTaskError(f"the task {name!r} cannot be made: {type(error).__name__}: {error}") from error
-    if len(tasks) == 1:
-        return tasks[0]
+        raise InspectTaskError(_explain_error(name, error)) from error
+    if len(tasks) != 1:
+        raise InspectTaskError(_explain_number(name, tasks))
+    return tasks[0]
+
+
+def _is_there(name: str) -> bool:
+    file = name.partition("@")[0]
+    return not file.endswith(".py") or Path(file).is_file()
+
+
+def _explain_error(name: str, error: Exception) -> str:
+    """The reason why a task cannot be made, and the remedy."""
+    if isinstance(error, ModuleNotFoundError):
+        return f"the task {name!r} needs a package: pip install {error.name}"
+    chain = [error, error.__cause__, error.__context__]
+    if any(type(link).__module__.startswith(("huggingface_hub", "datasets", "requests")) for link in chain) or any(
+        isinstance(link, ConnectionError) for link in chain
+    ):
+        return (
+            f"the task {name!r} reads its data from the hub, which gave none ({error}): run where the hub can be "
+            "reached ('hf auth login' where it asks for a licence), or set HF_HUB_OFFLINE=1 where it is cached"
+        )
+    return f"the task {name!r} cannot be made: {type(error).__name__}: {error}"
+
+
+def _explain_number(name: str, tasks: list[Task]) -> str:
+    """The reason why a name has no task, or several, and the remedy."""
+    file, package = name.partition("@")[0], name.partition("/")[0]
     if tasks:
         names = ", ".join(f"{name}@{task.name}" for task in tasks)
-        raise InspectTaskError(f"{name!r} has {len(tasks)} tasks: name one of {names}")
-    package = name.partition("/")[0]
+        return f"{name!r} has {len(tasks)} tasks: name one of {names}"
+    if not _is_there(name):
+        return f"there is no file {file!r}: a task of inspect_ai is named as file.py, or package/task"
     if "/" in name and not file.endswith(".py") and find_spec(package) is None:
-        raise InspectTaskError(f"the task {name!r} needs a package: pip install {package.replace('_', '-')}")
+        return f"the task {name!r} needs a package: pip install {package.replace('_', '-')}"
     known = [registry_info(each).name for each in registry_find(lambda info: info.type == "task")]
     hint = did_you_mean(name, known) or did_you_mean(f"inspect_evals/{name}", known)
-    raise InspectTaskError(f"there is no task {name!r} of inspect_ai{hint}: name a file.py, or package/task")
+    return f"there is no task {name!r} of inspect_ai{hint}: name a file.py, or package/task"
