@@ -14,7 +14,7 @@ import threading
 import weakref
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -361,21 +361,25 @@ class TokenizerAdapter:
                 ids.add(encoded[0])
         return frozenset(ids)
 
-    def _config_eos_ids(self, name: str) -> list[int]:
+    def _config_eos_ids(self, name: str) -> tuple[int, ...]:
         source = getattr(self.tokenizer, "name_or_path", None)
-        if not isinstance(source, str) or not source:
-            return []
-        file = Path(source) / name
-        if not file.is_file():
-            cached = _from_hub_cache(source, name)
-            if cached is None:
-                return []
-            file = cached
-        try:
-            return _ids(json.loads(file.read_text(encoding="utf-8")).get("eos_token_id"))
-        except (OSError, ValueError, AttributeError) as error:
-            logger.warning("file=<%s>, error=<%s> | model configuration is not readable", file.name, error)
-            return []
+        return _eos_ids_of(source, name) if isinstance(source, str) and source else ()
+
+
+@lru_cache(maxsize=256)
+def _eos_ids_of(source: str, name: str) -> tuple[int, ...]:
+    """Ids that a configuration of a model names as ends, read once a process: thousands of models share a folder."""
+    file = Path(source) / name
+    if not file.is_file():
+        cached = _from_hub_cache(source, name)
+        if cached is None:
+            return ()
+        file = cached
+    try:
+        return tuple(_ids(json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")))
+    except (OSError, ValueError, AttributeError) as error:
+        logger.warning("file=<%s>, error=<%s> | model configuration is not readable", file.name, error)
+        return ()
 
 
 def _ids(value: Any) -> list[int]:

@@ -135,6 +135,8 @@ def test_stop_ids_are_those_of_the_tokenizer_the_configurations_and_the_caller(t
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 8]}))
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 9}))
     assert TokenizerAdapter(Tokenizer(), ["<|call|>", "two tokens"]).stop_ids == {5, 7, 8, 9}
+    (tmp_path / "config.json").unlink()  # a model of each rollout is made from what the first one read
+    assert TokenizerAdapter(Tokenizer()).stop_ids == {7, 8, 9}
 
 
 async def test_a_control_token_that_ended_a_turn_before_is_a_stop() -> None:
