@@ -186,43 +186,36 @@ def _token_patterns(rust: Any) -> list[re.Pattern[str]]:
     groups: dict[bool, list[str]] = {False: [], True: []}
     for token in rust.get_added_tokens_decoder().values():
         content = str(token.content)
-        if token.lstrip or token.rstrip or token.single_word or not unicodedata.is_normalized("NFC", content):
-            raise NotUnderstoodError
+        _require(not (token.lstrip or token.rstrip or token.single_word) and unicodedata.is_normalized("NFC", content))
         groups[token.normalized].append(content)
     return [re.compile(f"({pattern_of(tuple(sorted(group))).pattern})") for group in groups.values() if group]
 
 
 def _cuts(rust: Any) -> list[_Cut]:
     model = rust.model
-    if type(model).__name__ != "BPE" or model.dropout:
-        raise NotUnderstoodError
-    if any(part != {"type": "NFC"} for part in _parts(rust.normalizer, "normalizers")):
-        raise NotUnderstoodError
+    _require(type(model).__name__ == "BPE" and not model.dropout)
+    _require(all(part == {"type": "NFC"} for part in _parts(rust.normalizer, "normalizers")))
     *splits, last = _parts(rust.pre_tokenizer, "pretokenizers") or [{}]
-    if last.get("type") != "ByteLevel" or last["add_prefix_space"]:
-        raise NotUnderstoodError
+    _require(last.get("type") == "ByteLevel" and not last["add_prefix_space"])
     cuts: list[_Cut] = []
     for part in splits:
         if part["type"] == "Digits":
             cuts.append(_cut(r"\p{N}" if part["individual_digits"] else r"\p{N}+"))
             continue
         handling = part["type"] == "Split" and (part["behavior"], part["invert"])
-        if handling not in (("Isolated", False), ("Removed", True)):
-            raise NotUnderstoodError
+        _require(handling in (("Isolated", False), ("Removed", True)))
         (kind, pattern), *_ = part["pattern"].items()
         cuts.append(_cut(pattern if kind == "Regex" else re.escape(pattern), keeps_gaps=not part["invert"]))
     if last["use_regex"]:
         cuts.append(_cut(_GPT2))
-    if not cuts:
-        raise NotUnderstoodError
+    _require(bool(cuts))
     return cuts
 
 
 def _parts(component: Any, name: str) -> list[dict[str, Any]]:
     """A component of the tokenizer as JSON, sequences flat."""
     state = _to_json(component)
-    if not state:
-        raise NotUnderstoodError
+    _require(bool(state))
     written = json.loads(state)
     if written is None:
         return []
@@ -300,6 +293,11 @@ class NotUnderstoodError(Exception):
     """Something of a tokenizer is not understood."""
 
 
+def _require(is_understood: bool) -> None:
+    if not is_understood:
+        raise NotUnderstoodError
+
+
 def translate(pattern: str, alphabet: frozenset[int]) -> re.Pattern[str]:
     """The same pattern for `re`, for texts of an alphabet; `NotUnderstoodError` unless it means the same."""
     try:
@@ -317,8 +315,7 @@ class _Translation:
         read = list(self._read())
         self.expression = re.compile(f"({''.join(written for written, _ in read)})")
         consuming = "".join(written for written, is_ahead in read if not is_ahead)
-        if re.match(consuming, ""):  # after an empty match the two go on differently
-            raise NotUnderstoodError
+        _require(not re.match(consuming, ""))  # after an empty match the two go on differently
 
     def _take(self, expression: str) -> re.Match[str] | None:
         found = re.compile(expression, re.DOTALL).match(self._rest)
@@ -333,14 +330,12 @@ class _Translation:
             is_ahead = "(?=" in groups or "(?!" in groups
             if found := self._take(r"\((\?(?:i?:|=|!))?"):
                 group = f"({found[1] or '?:'}"
-                if self._rest.startswith("?") or "(?i:" in groups:
-                    raise NotUnderstoodError
+                _require(not self._rest.startswith("?") and "(?i:" not in groups)
                 groups.append(group)
                 yield group, is_ahead or group in ("(?=", "(?!")
             elif self._take(r"\)"):
                 # A repeated group may take exponential time here and not there.
-                if not groups or self._take(r"[*+{]"):
-                    raise NotUnderstoodError
+                _require(bool(groups) and not self._take(r"[*+{]"))
                 groups.pop()
                 yield ")", is_ahead
             elif "(?i:" in groups:  # `ss` would match ß, too, however it is put together
@@ -358,14 +353,12 @@ class _Translation:
         negated = bool(self._take(r"\^"))
         members: set[int] = set()
         while not self._take(r"\]"):
-            if self._take(r"\[|&&"):
-                raise NotUnderstoodError
+            _require(not self._take(r"\[|&&"))
             first = self._characters(r"[^\\]")
             if self._rest.startswith("-") and not self._rest.startswith("-]"):
                 self._take("-")
                 last = self._characters(r"[^\\]")
-                if len(first) != 1 or len(last) != 1:
-                    raise NotUnderstoodError
+                _require(len(first) == len(last) == 1)
                 first = frozenset(range(min(first), min(last) + 1))
             members |= first
         return self._write(ALPHABET - members if negated else members)
