@@ -15,6 +15,7 @@ from .values import (
     CallError,
     JSONError,
     ParameterTypes,
+    as_arguments,
     is_name,
     json_end,
     load_arguments,
@@ -61,9 +62,8 @@ class CallKeys:
         if extra := call.keys() - set(keys):
             listed = ", ".join(f'"{key}"' for key in keys[:-1])
             raise CallError(f'unexpected key {min(extra)!r}; expected only {listed} and "{keys[-1]}"', name)
-        arguments, model_id = call.get(self.arguments, {}), call.get(self.id) if self.id else None
-        if not isinstance(arguments, dict):
-            raise CallError("the arguments are not a JSON object", name)
+        arguments = as_arguments(call.get(self.arguments, {}), name)
+        model_id = call.get(self.id) if self.id else None
         if not isinstance(model_id, str | None):
             raise CallError(f'"{self.id}" is not a string', name)
         return ToolParseResult(name=name, input=arguments, model_id=model_id)
@@ -272,9 +272,7 @@ class ApertusToolParser(JSONListToolParser):
         if not isinstance(call, dict) or len(call) != 1 or not next(iter(call)).strip():
             raise CallError('the call is not an object with one key; expected {"NAME": {...}}')
         ((name, arguments),) = call.items()
-        if not isinstance(arguments, dict):
-            raise CallError("the arguments are not a JSON object", name)
-        return ToolParseResult(name=name, input=arguments)
+        return ToolParseResult(name=name, input=as_arguments(arguments, name))
 
 
 @register_tool_parser("minimax_m1")

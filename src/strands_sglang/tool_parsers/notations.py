@@ -9,7 +9,18 @@ from typing import Any, ClassVar
 
 from .base import ToolParser, register_tool_parser
 from .calls import Block, ToolParseResult
-from .values import CallError, JSONError, ParameterTypes, error_at, is_name, json_end, load_json, read_items, skip_space
+from .values import (
+    CallError,
+    JSONError,
+    ParameterTypes,
+    add_value,
+    error_at,
+    is_name,
+    json_end,
+    load_json,
+    read_items,
+    skip_space,
+)
 
 QUOTE = '<|"|>'
 PREFIX = "call:"
@@ -44,10 +55,8 @@ class NotationToolParser(ToolParser):
             match = self.KEY.match(text, position)
             if match is None:
                 raise error_at(self.KEY_FORM, text, position)
-            key = match[1]
-            if key in values:
-                raise CallError(f"the argument {key!r} is given twice", position=position)
-            values[key], end = self.read_value(text, match.end(), key, depth)
+            value, end = self.read_value(text, match.end(), match[1], depth)
+            add_value(values, match[1], value, position=position)
             return end
 
         return values, self.read_nested(text, position, self.BRACKETS, depth, read_pair)

@@ -20,6 +20,7 @@ from .values import (
     CallError,
     JSONError,
     ParameterTypes,
+    add_value,
     decode_printed,
     error_at,
     is_key,
@@ -74,9 +75,7 @@ def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> tuple[str
         for tag in (grammar.parameter[0], grammar.call[0], grammar.call_close):
             if tag in value:
                 raise CallError(f"the value of {key!r} contains {tag}, or {grammar.parameter_close} is missing", name)
-        if key in values:
-            raise CallError(f"the parameter {key!r} is given twice", name)
-        values[key] = kind, value
+        add_value(values, key, (kind, value), name)
         position = close + len(grammar.parameter_close)
 
 
@@ -286,14 +285,12 @@ class KimiK3ToolParser(TaggedToolParser):
         arguments: dict[str, Any] = {}
         for printed_key, (kind, printed) in values.items():
             key, declared = _unescape(printed_key), kind.removeprefix('" type="')
-            if key in arguments:
-                raise CallError(f"the parameter {key!r} is given twice", name)
             says = f"the value of {key!r} says type={declared}"
             value = printed if declared == "string" else load_json(printed.strip(), f"{says} and is", name)
             found = type_of(value)
             if declared != ("number" if found == "integer" else found):
                 raise CallError(f"{says} and is of type {found}", name)
-            arguments[key] = value
+            add_value(arguments, key, value, name)
         return arguments
 
 
@@ -345,9 +342,7 @@ class MiniMaxM3ToolParser(TaggedToolParser):
     ) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for key, element in elements:
-            if key in values:
-                raise CallError(f"the parameter {key!r} is given twice")
-            values[key] = self._read_typed(element, types, (*path, key))
+            add_value(values, key, self._read_typed(element, types, (*path, key)))
         return values
 
     def _read_typed(self, element: _Element, types: ParameterTypes, path: tuple[Any, ...]) -> Any:
@@ -410,9 +405,9 @@ class GLMToolParser(TaggedToolParser):
             key, position = _read_pair_part(block, position, KEY)
             key = key.strip()
             printed, position = _read_pair_part(block, skip_space(block, position), VALUE)
-            if not key or key in arguments:
-                raise CallError(f"the argument {key!r} is given twice" if key else f"{KEY[0]} is empty")
-            arguments[key] = decode_value(printed, types.of(name, key))
+            if not key:
+                raise CallError(f"{KEY[0]} is empty")
+            add_value(arguments, key, decode_value(printed, types.of(name, key)))
         return name, arguments, position
 
     def guess_name(self, markup: str) -> str:

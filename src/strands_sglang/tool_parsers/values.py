@@ -66,6 +66,13 @@ def is_key(name: str) -> bool:
     return name.isprintable() and not set(name) & set("<>") and bool(name)
 
 
+def add_value(values: dict[str, Any], key: str, value: Any, tool: str | None = None, position: int = 0) -> None:
+    """Add the value of a parameter; `CallError` if it has one already."""
+    if key in values:
+        raise CallError(f"the parameter {key!r} is given twice", tool, position)
+    values[key] = value
+
+
 def read_items(
     text: str,
     position: int,
@@ -133,7 +140,11 @@ def load_json(text: str, what: str | None = None, name: str | None = None) -> An
 
 def load_arguments(text: str, name: str) -> dict[str, Any]:
     """Decode the arguments of a call; `JSONError`, a sentence about them, if they are not a JSON object."""
-    value = load_json(text, "the arguments are", name)
+    return as_arguments(load_json(text, "the arguments are", name), name)
+
+
+def as_arguments(value: Any, name: str) -> dict[str, Any]:
+    """The decoded arguments of a call; `JSONError` if they are not a JSON object."""
     if not isinstance(value, dict):
         raise JSONError("the arguments are not a JSON object", name)
     return value
