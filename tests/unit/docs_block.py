@@ -13,7 +13,8 @@ from pathlib import Path
 AWAITING = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 PROCESSES = multiprocessing.get_context("forkserver")
 # The heavy ones last; one that is not installed is left out.
-PRELOAD = ["strands", "strands_env.core", "strands_env.eval", "strands_sglang.model", __name__, "torch", "transformers"]
+PRELOAD = ["strands", "strands_env.core", "strands_env.eval", "strands_sglang.model", __name__, "torch"]
+PRELOAD += ["strands_sglang.backends.engine.engine"]  # with the parts of transformers that `import transformers` defers
 PROCESSES.set_forkserver_preload(PRELOAD)
 
 
