@@ -306,7 +306,6 @@ CALL_ID = "[CALL_ID]"
 
 NINE_ALPHANUMERICS = re.compile(r"[A-Za-z0-9]{9}")
 """Ids that the templates take."""
-_WRONG_ID = "the id {!r} is not of nine letters and digits"
 
 
 @register_tool_parser("mistral")
@@ -352,9 +351,7 @@ class MistralToolParser(JSONListToolParser):
             if not is_name(name):
                 raise CallError("the call has no valid tool name", "")
             raw_start = arguments_at
-            if has_id and not NINE_ALPHANUMERICS.fullmatch(printed_id):
-                raise CallError(_WRONG_ID.format(printed_id), name)
-            call_id = printed_id or None
+            call_id = self._checked_id(printed_id if has_id else None, name)
             arguments = load_arguments(text[arguments_at:end].strip(), name)
             call = ToolParseResult(name=name, input=arguments, model_id=call_id, span=(start, end))
         except CallError as error:
@@ -364,9 +361,14 @@ class MistralToolParser(JSONListToolParser):
     def read_object(self, call: Any) -> ToolParseResult:
         """Read one call of a list; its id has to be one that templates print again."""
         result = super().read_object(call)
-        if result.model_id is not None and not NINE_ALPHANUMERICS.fullmatch(result.model_id):
-            raise CallError(_WRONG_ID.format(result.model_id), result.name)
+        self._checked_id(result.model_id, result.name)
         return result
+
+    @staticmethod
+    def _checked_id(model_id: str | None, name: str) -> str | None:
+        if model_id is not None and not NINE_ALPHANUMERICS.fullmatch(model_id):
+            raise CallError(f"the id {model_id!r} is not of nine letters and digits", name)
+        return model_id
 
     def guess_name(self, markup: str) -> str:
         """The text before the arguments, or the `name` of the first object."""

@@ -67,16 +67,9 @@ def read_tagged_call(text: str, grammar: TagGrammar, position: int) -> tuple[str
         if not text.startswith(grammar.parameter[0], position):
             raise error_at(f"{grammar.parameter[0]} or {grammar.call_close}", text, position, name)
         key, kind, position = _read_open(text, position, grammar.parameter, grammar.kind, name)
-        close = text.find(grammar.parameter_close, position)
-        if close < 0:
-            raise CallError(f"the parameter {key!r} is not closed by {grammar.parameter_close}", name)
-        value = text[position:close]
-        # Nothing is escaped, so such a value may as well be two parameters of which the first was never closed.
-        for tag in (grammar.parameter[0], grammar.call[0], grammar.call_close):
-            if tag in value:
-                raise CallError(f"the value of {key!r} contains {tag}, or {grammar.parameter_close} is missing", name)
+        inner = grammar.parameter[0], grammar.call[0], grammar.call_close
+        value, position = _read_up_to(text, position, grammar.parameter_close, inner, f"the value of {key!r}", name)
         add_value(values, key, (kind, value), name)
-        position = close + len(grammar.parameter_close)
 
 
 def _read_open(
@@ -94,6 +87,21 @@ def _read_open(
         return name, match[2], end + len(behind)
     of_kinds = f" or is not of the kinds {kind}" if kind else ""
     raise CallError(f"the tag {before}...{behind} has no valid name{of_kinds}", tool)
+
+
+def _read_up_to(
+    text: str, position: int, closing: str, tags: tuple[str, ...], what: str, tool: str | None = None
+) -> tuple[str, int]:
+    """The text up to a closing tag, and the offset behind that; `what` is the subject of errors.
+
+    Nothing is escaped, so a text that contains one of `tags` may as well be one that was never closed.
+    """
+    end = text.find(closing, position)
+    if end < 0:
+        raise CallError(f"{what} is not closed by {closing}", tool)
+    if found := next((tag for tag in tags if tag in text[position:end]), None):
+        raise CallError(f"{what} contains {found}, or {closing} is missing", tool)
+    return text[position:end], end + len(closing)
 
 
 class TaggedToolParser(ToolParser):
@@ -419,15 +427,7 @@ def _read_pair_part(text: str, position: int, tags: tuple[str, str]) -> tuple[st
     opening, closing = tags
     if not text.startswith(opening, position):
         raise error_at(opening, text, position)
-    start = position + len(opening)
-    end = text.find(closing, start)
-    if end < 0:
-        raise CallError(f"{opening} is not closed by {closing}")
-    part = text[start:end]
-    for tag in (KEY[0], VALUE[0]):
-        if tag in part:
-            raise CallError(f"{opening} contains {tag}, or {closing} is missing")
-    return part, end + len(closing)
+    return _read_up_to(text, position + len(opening), closing, (KEY[0], VALUE[0]), opening)
 
 
 def decode_value(printed: str, types: frozenset[str]) -> Any:
