@@ -12,6 +12,8 @@ processes (`tune_garbage_collection`):
   time between two answers of a rollout that the server did not hold the request.
 - **held**: rollouts whose conversations are complete and all alive: an `Agent` with `SGLangModel`, one with
   strands-sglang, and rollouts of an `Environment`, each in a process of upstream's environment; kilobytes for each.
+- **growth**: rollouts one after the other in one process, each with a question of its own: kilobytes of the process
+  after so many of them, less those after the first tenth, when what is made once is there.
 - **spread**: rollouts over this process, worker processes and Ray actors. `parent` is the CPU time of the process that
   hands them out, for each rollout.
 """
@@ -40,6 +42,7 @@ from benchmarks.rollouts import (
     Worker,
     library,
     order_of,
+    resident_kb,
     result_of,
     scripted_server,
     upstream_python,
@@ -179,6 +182,22 @@ async def crowd(order: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+async def growth(order: dict[str, Any]) -> dict[str, Any]:
+    """Rollouts one after the other in this process."""
+    marks: list[int] = order["marks"]
+    resident: dict[int, float] = {}
+    async with SGLangClient(order["url"]) as client:
+        rollout = environment(client, order["turns"], order["folder"], order["result"]).rollout
+        for number in range(1, marks[-1] + 1):
+            result = await rollout(Action(message=f"{number}: {QUESTION}"))
+            assert result.error is None, result.error
+            if number in marks:
+                resident[number] = round(resident_kb())
+    first, *others = marks
+    grown = {str(mark): round(resident[mark] - resident[first]) for mark in others}
+    return {"turns": order["turns"], "tokens": len(result.observation.tokens), "from": first, "grown_kb": grown}
+
+
 def percentiles(seconds: list[float]) -> dict[str, float]:
     """Milliseconds that half of these latencies stay below, and 99 % of them."""
     ordered = sorted(seconds)
@@ -285,6 +304,7 @@ def measure_all(args: argparse.Namespace, folder: str, address: str, server: psu
 
     paced = [measured(crowd, {**order, "rollouts": full["rollouts"], "delay_ms": delay_of(full)}) for full in at_once]
     alive = held(folder, address, quick=args.quick)
+    grown = measured(growth, {**order, "marks": args.growth})
     keep_to(CORES, server)  # processes that share the work need them all
     others = [(kind, number) for kind in ("processes", "ray") for number in sorted({1, args.workers})]
     spreads = [
@@ -292,12 +312,13 @@ def measure_all(args: argparse.Namespace, folder: str, address: str, server: psu
         for kind, number in [("local", 1), *others]
         if not (args.no_ray and kind == "ray")
     ]
-    return {"load": args.load, "at_once": at_once, "paced": paced, "held": alive, "spread": spreads}
+    return {"load": args.load, "at_once": at_once, "paced": paced, "held": alive, "growth": grown, "spread": spreads}
 
 
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--crowds", type=int, nargs="+", default=[200, 1000, 5000])
+    parser.add_argument("--growth", type=int, nargs="+", default=[1000, 2000, 6000, 10_000])
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=2000, help="of a rollout")
     parser.add_argument("--load", type=float, default=0.45, help="of the turns a second at once, in the paced runs")
@@ -306,7 +327,7 @@ def main() -> None:
     parser.add_argument("--no-ray", action="store_true")
     args = parser.parse_args()
     if args.quick:
-        args.crowds, args.spread, args.workers, args.no_ray = [20], 20, 1, True
+        args.crowds, args.growth, args.spread, args.workers, args.no_ray = [20], [2, 4], 20, 1, True
     with scripted_server() as (folder, address, server):
         figures = measure_all(args, folder, address, psutil.Process(server.process.pid))
     print_figures("many_rollouts", **figures)

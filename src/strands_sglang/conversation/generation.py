@@ -161,11 +161,7 @@ class _Output:
             self._latency = (self._latency or 0.0) + answer.latency
         aborted = answer.finish.type is FinishType.ABORT
         # A request aborted before it ran has scored nothing; the next attempt is asked again.
-        if (
-            self._request.score_from is not None
-            and self._prompt_logprobs is None
-            and (answer.scored_prompt or not aborted)
-        ):
+        if self._request.score_from is not None and self._prompt_logprobs is None and answer.scored_prompt is not None:
             self._prompt_logprobs = _prompt_logprobs(answer.scored_prompt, self._plan)
         if self._experts is not None:
             if answer.routed_experts is not None:
@@ -221,11 +217,9 @@ class _Output:
         )
 
 
-def _prompt_logprobs(scored: ScoredPrompt | None, plan: CallPlan) -> array[float]:
+def _prompt_logprobs(scored: ScoredPrompt, plan: CallPlan) -> array[float]:
     """Log-probabilities of the prompt delta. The very first token of a path has none, and neither has an image."""
     media = plan.call.prompt.media
-    if scored is None:
-        return array(LOGPROB_TYPECODE, [math.nan]) * len(plan.call.prompt.ids)
     spans, shift = [], 0
     for medium in media:
         spans.append((medium.position + shift, len(medium.span)))

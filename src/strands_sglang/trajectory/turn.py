@@ -176,7 +176,7 @@ class Completion(SampledTokens):
     `routed_experts` are for positions `max(start - 1, 0)` to `end - 2` of the path.
 
     Attributes:
-        prompt_logprobs: One value a token of the turn's prompt delta (NaN = none), or None when not asked for.
+        prompt_logprobs: One value a token of the turn's prompt delta (NaN = none), or None where the backend gave none.
         request_ids: Request ids of all pieces; more than one when an aborted call was resumed.
     """
 

@@ -123,6 +123,14 @@ async def test_prompt_logprobs_start_one_token_early_and_come_again_after_an_abo
     assert logprobs[second.start : second.start + len(second.prompt_ids)] == [-0.25] * len(second.prompt_ids)
 
 
+async def test_scores_that_the_server_withholds_take_no_place() -> None:
+    model, _ = make([Reply(text="hi", meta={"input_token_logprobs": None})], return_prompt_logprobs=True)
+    await run(model)
+    (turn,) = model.forest.turns
+    assert turn.completion.prompt_logprobs is None
+    assert {*model.token_manager.logprobs[: len(turn.prompt_ids)]} == {None}
+
+
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
