@@ -65,29 +65,6 @@ def with_limits(
     return LimitedTool(tool, timeout, max_output_chars, threads or default_threads)
 
 
-class WrappedTool(AgentTool):
-    """A tool around another, under its name, specification and type."""
-
-    def __init__(self, tool: AgentTool) -> None:
-        super().__init__()
-        self.wrapped = tool
-
-    @property
-    def tool_name(self) -> str:
-        """Name of the wrapped tool."""
-        return self.wrapped.tool_name
-
-    @property
-    def tool_spec(self) -> ToolSpec:
-        """Specification of the wrapped tool."""
-        return self.wrapped.tool_spec
-
-    @property
-    def tool_type(self) -> str:
-        """Type of the wrapped tool."""
-        return self.wrapped.tool_type
-
-
 class _Events:
     """The events of a call, which begins when the first of them is asked for."""
 
@@ -107,7 +84,7 @@ class _Events:
         return self._events.popleft()
 
 
-class LimitedTool(WrappedTool):
+class LimitedTool(AgentTool):
     """A tool with limits; made by `with_limits`."""
 
     def __init__(
@@ -117,13 +94,29 @@ class LimitedTool(WrappedTool):
         max_output_chars: int | None,
         threads: DaemonThreads,
     ) -> None:
-        super().__init__(tool)
+        super().__init__()
         check_positive("seconds", optional=True, timeout=timeout)
         check_positive("characters", optional=True, max_output_chars=max_output_chars)
+        self.wrapped = tool
         self.timeout = timeout
         self.max_output_chars = max_output_chars
         self._threads = threads
         self._runner = _in_own_thread(tool, threads)
+
+    @property
+    def tool_name(self) -> str:
+        """Name of the wrapped tool."""
+        return self.wrapped.tool_name
+
+    @property
+    def tool_spec(self) -> ToolSpec:
+        """Specification of the wrapped tool."""
+        return self.wrapped.tool_spec
+
+    @property
+    def tool_type(self) -> str:
+        """Type of the wrapped tool."""
+        return self.wrapped.tool_type
 
     def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
         """Run the tool within its limits; its events come together at its end."""

@@ -1,11 +1,10 @@
-"""Tools for environments: a calculator, code in a sandbox, and limits and a cache around any tool."""
+"""Tools for environments: a calculator, code in a sandbox, and limits around any tool."""
 
 import sys
 
 from strands_env.core.limits import with_limits
 from strands_env.core.threads import DaemonThreads
 
-from .cache import cached
 from .calculator import CalculatorError, calculate, calculator
 
 if sys.platform != "win32":  # where no sandbox can be imported
@@ -20,7 +19,6 @@ __all__ = [
     "CodeInterpreterToolkit",
     "CodeTools",
     "DaemonThreads",
-    "cached",
     "calculate",
     "calculator",
     "with_limits",

@@ -222,11 +222,11 @@ def test_importing_any_module_loads_nothing_heavy() -> None:
 
 def test_environments_and_tools_without_a_sandbox_can_be_imported_on_windows() -> None:
     result = run_python(
-        "import aiohttp, sqlite3, strands, sys\n"
+        "import aiohttp, strands, sys\n"
         "sys.modules['fcntl'] = sys.modules['resource'] = None\n"
         "sys.platform = 'win32'\n"
         "from strands_env.environments import CalculatorEnv, ChatEnv, MCPEnv, MathEnv, SearchEnv\n"
-        "from strands_env.tools import cached, calculator\n"
+        "from strands_env.tools import calculator, with_limits\n"
     )
     assert result.returncode == 0, result.stderr
 
