@@ -255,14 +255,12 @@ class AgentCoreSandbox(PythonSandbox):
         except TimeoutError as error:
             raise SandboxLostError(f"{name} took longer than {self.call_seconds:g} s; the session was ended") from error
         result = _result_of(events)
-        if isinstance(result, str):
-            raise OSError(errno.EIO, result, path)
-        if result.get("isError"):
-            text = text_of(result)
-            # The service has no error code for a missing file, only its words.
-            missing = "no such file" in text.lower() or "not found" in text.lower()
-            raise (FileNotFoundError(errno.ENOENT, text, path) if missing else OSError(errno.EIO, text, path))
-        return result
+        if not isinstance(result, str) and not result.get("isError"):
+            return result
+        text = result if isinstance(result, str) else text_of(result)
+        # The service has no error code for a missing file, only its words.
+        is_missing = text is not result and ("no such file" in text.lower() or "not found" in text.lower())
+        raise OSError(errno.ENOENT if is_missing else errno.EIO, text, path)
 
     async def _within(self, seconds: float, name: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         """The events of a call. After its time, or when it is cancelled, the session ends: the code may still run.

@@ -234,13 +234,16 @@ class HarnessEnvironment(Environment):
         **options: Any,
     ) -> None:
         foreign = ("system_prompt", "max_tool_iters", "max_tool_calls", "max_parallel_tool_calls", "max_messages")
+        wrong = ""
         if given := [name for name in foreign if options.get(name) is not None]:
-            raise ValueError(f"{', '.join(given)}: the program has its own prompt and tools; max_requests bounds it")
-        if program_reward and options.get("reward_fn") is not None:
-            raise ValueError("program_reward and reward_fn both score the episode: give one")
+            wrong = f"{', '.join(given)}: the program has its own prompt and tools; max_requests bounds it"
+        elif program_reward and options.get("reward_fn") is not None:
+            wrong = "program_reward and reward_fn both score the episode: give one"
+        elif isinstance(trained_agents, str):
+            wrong = f"trained_agents must be a list of names or roles, got {trained_agents!r}"
+        if wrong:
+            raise ValueError(wrong)
         super().__init__(**({**options, "reward_fn": self.sent_reward} if program_reward else options))
-        if isinstance(trained_agents, str):
-            raise ValueError(f"trained_agents must be a list of names or roles, got {trained_agents!r}")
         self.trained_agents = trained_agents
         self.program = ProgramRun(
             harness,

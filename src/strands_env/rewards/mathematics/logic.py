@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 
+from .lexing import Unreadable, require
+
 _OPERATORS = (
     ("iff", r"\\iff|\\(?:left|Left)rightarrow|↔|⇔"),
     ("implies", r"\\implies|\\to|\\(?:r|R)ightarrow|→|⇒"),
@@ -39,7 +41,7 @@ def truth_table(text: str) -> tuple[tuple[str, ...], tuple[bool, ...]] | None:
     cases = [dict(zip(letters, case, strict=True)) for case in itertools.product((False, True), repeat=len(letters))]
     try:
         values = tuple(_Case(tokens, case).whole() for case in cases)
-    except (IndexError, ValueError, RecursionError):
+    except (IndexError, Unreadable, RecursionError):
         return None
     return tuple(letters), values
 
@@ -52,8 +54,7 @@ class _Case:
 
     def whole(self) -> bool:
         value = self._binary(0)
-        if self._at < len(self._tokens):
-            raise ValueError("more than a formula")
+        require(self._at == len(self._tokens), "more than a formula")
         return value
 
     def _kind(self) -> str:
@@ -80,13 +81,12 @@ class _Case:
             return not self._unary()
         if kind == "open":
             value = self._binary(0)
-            if self._kind() != "close":
-                raise ValueError("brackets do not match")
+            require(self._kind() == "close", "brackets do not match")
             self._at += 1
         elif kind == "letter":
             value = self._case[text]
         else:
-            raise ValueError("no formula")
+            raise Unreadable("no formula")
         while self._kind() == "complement":
             self._at += 1
             value = not value

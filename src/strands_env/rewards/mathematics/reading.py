@@ -145,7 +145,7 @@ class Reader(ScalarReader):
                 name = re.sub(r"^\\(?=max$|min$)", "", name)
                 self._at = index + 1
                 return Node("relation", (Node("word", (name,)), self._relation()), ("=",))
-        raise Unreadable(f"{self._peek().value!r} is not understood here")
+        return self._fail(f"{self._peek().value!r} is not understood here")
 
     def _relation(self) -> Node:
         if self._peek().value in (r"\approx", "="):  # what is left of it is in the question
@@ -305,7 +305,7 @@ class Reader(ScalarReader):
                 elif name in _POWERS and self._peek().kind == "word":
                     power = _POWERS[name]
                 elif name in NOT_NOUNS or (token.value not in UNITS and re.fullmatch("[A-Zb-z]|MM", token.value)):
-                    raise Unreadable(f"{name!r} is no unit")
+                    self._fail(f"{name!r} is no unit")
                 elif name in UNITS or name not in (_UNCOUNTED if last else _ARTICLES):
                     last = canonical(name)
                     unit[last] += sign * power
@@ -340,7 +340,7 @@ class Reader(ScalarReader):
         if not (inner.kind == "group" and inner.detail in ("list", "sequence")):
             if mark in ("(", "[") and inner.kind != "scalar":
                 return inner
-            raise Unreadable("brackets around one thing")
+            self._fail("brackets around one thing")
         if mark == "]" or closer == "[":
             mark, closer = "(" if mark == "]" else mark, ")" if closer == "[" else closer
         if len(inner.args) == 2 and mark != r"\langle":

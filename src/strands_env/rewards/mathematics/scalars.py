@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Never, TypeVar
 
 import sympy
 from sympy import E, I, Integer, Matrix, Rational, Symbol, oo, pi
@@ -72,9 +72,8 @@ class ScalarReader:
         return None
 
     def _expect(self, *values: str) -> str:
-        if (value := self._take(*values)) is None:
-            raise Unreadable(f"{self._peek().value or 'the end'!r} where {' or '.join(values)} was expected")
-        return value
+        found = f"{self._peek().value or 'the end'!r} where {' or '.join(values)} was expected"
+        return self._take(*values) or self._fail(found)
 
     def _attempt(self, read: Callable[[], _T]) -> _T | None:
         """Return the result of `read`, or None without consuming anything if it fails."""
@@ -256,13 +255,13 @@ class ScalarReader:
                 if isinstance(value, sympy.MatrixBase):
                     return value.det() if value.is_square else self._fail("a determinant")
                 return sympy.Abs(value)
-        raise Unreadable(f"{token.value or 'the end'!r} is not understood here")
+        return self._fail(f"{token.value or 'the end'!r} is not understood here")
 
     def _token(self) -> Token:
         self._at += 1
         return self._peek(-1)
 
-    def _fail(self, what: str) -> Any:
+    def _fail(self, what: str) -> Never:
         raise Unreadable(what)
 
     def _number(self, token: Token) -> Any:
@@ -282,7 +281,7 @@ class ScalarReader:
             top, _, bottom = (self._token().value for _ in range(3))
             top, bottom = Rational(top), Rational(bottom)
         else:
-            raise Unreadable("no fraction")
+            return self._fail("no fraction")
         require(isinstance(top, Integer) and isinstance(bottom, Integer) and 0 < top < bottom, "a product")
         return Rational(top, bottom)
 
@@ -348,7 +347,7 @@ class ScalarReader:
             return self._operator(name)
         if name in SYMBOLS:
             return self._symbol(name)
-        raise Unreadable(f"\\{name} is not known")
+        return self._fail(f"\\{name} is not known")
 
     def _operator(self, name: str) -> Any:
         r"""`\\gcd(12, 18)`, `\\det A`: computed of numbers and matrices, otherwise the name of something."""

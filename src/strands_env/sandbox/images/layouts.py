@@ -200,11 +200,10 @@ def _select_by_name(images: list[tuple[list[str], Any]], tag: str | None) -> lis
         fitting = ([one for one in images if any(map(way, one[0]))] for way in ways)
         matches = next(filter(None, fitting), [])
     known = sorted({name for names, _ in images for name in names})
-    if not matches:
-        raise ImageSourceError(f"there is no image {tag!r} in it, but {known}")
-    if len({tuple(sorted(names)) for names, _ in matches}) > 1:
-        raise ImageSourceError(f"it holds several images, {known}: name one behind the file, as in 'FILE:NAME:TAG'")
-    return [one for _, one in matches]
+    if len({tuple(sorted(names)) for names, _ in matches}) == 1:
+        return [one for _, one in matches]
+    several = f"it holds several images, {known}: name one behind the file, as in 'FILE:NAME:TAG'"
+    raise ImageSourceError(several if matches else f"there is no image {tag!r} in it, but {known}")
 
 
 def _choose_platform(blobs: Blobs, entries: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
@@ -226,11 +225,11 @@ def _choose_platform(blobs: Blobs, entries: list[dict[str, Any]]) -> tuple[dict[
             manifest = manifest or blobs.json(_blob(entry["digest"]))
             if "manifests" in manifest or _is_image(manifest):
                 fitting[entry["digest"]] = manifest
-    if not fitting:
-        raise ImageSourceError(f"the image has no version for linux/{machine}, but {sorted(platforms)}")
-    if len(fitting) > 1:
-        raise ImageSourceError(f"it is not clear which of its images is meant: {sorted(fitting)}")
-    return next((manifest, digest) for digest, manifest in fitting.items())
+    if len(fitting) == 1:
+        return next((manifest, digest) for digest, manifest in fitting.items())
+    unclear = f"it is not clear which of its images is meant: {sorted(fitting)}"
+    none = f"the image has no version for linux/{machine}, but {sorted(platforms)}"
+    raise ImageSourceError(unclear if fitting else none)
 
 
 def _is_image(manifest: dict[str, Any]) -> bool:

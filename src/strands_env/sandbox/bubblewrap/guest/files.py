@@ -38,12 +38,13 @@ def read_file(request: dict[str, Any]) -> None:
     # A pipe or a device might never end.
     descriptor, bytes_left = os.open(request["path"], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), request["max_bytes"]
     status = os.fstat(descriptor)
+    refused = 0 if stat.S_ISREG(status.st_mode) else errno.EINVAL
     if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, "a folder")
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file")
-    if status.st_size > bytes_left:  # before a gigabyte of nothing is copied
-        raise OSError(errno.EFBIG, "too large")
+        refused = errno.EISDIR
+    elif status.st_size > bytes_left:  # before a gigabyte of nothing is copied
+        refused = errno.EFBIG
+    if refused:
+        raise OSError(refused, os.strerror(refused))
     with contextlib.suppress(PermissionError):  # it is another user's
         os.fchmod(0, status.st_mode & 0o755 | 0o600)
     while part := os.read(descriptor, CHUNK):  # those of the kernel say that they are empty
