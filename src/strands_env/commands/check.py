@@ -18,7 +18,7 @@ from strands_env.commands.terminal import announce, explain_errors, format_numbe
 from strands_sglang.command_line import CommandError, Exit
 
 if TYPE_CHECKING:
-    from strands_env.commands.recipe.dry_run import DryRun
+    from strands_env.commands.recipe.trial import Trial
     from strands_env.environments.harbor.validation import TaskReport
 
 SHOWN = 4000
@@ -39,10 +39,14 @@ def run(args: argparse.Namespace) -> int:
         from strands_env.commands.recipe.names import HOOK, check_names, load_object
 
         check_names(vars(args))
-        from strands_env.commands.recipe import dry_run
-        from strands_env.commands.recipe.dry_run import DryModels, DryRun, prove, tasks_to_try, try_environment
-        from strands_env.commands.recipe.factories import make_env_factory
-        from strands_env.commands.recipe.objects import benchmark_of_data, load_evaluator, load_reward
+        from strands_env.commands.recipe import trial as trial_module
+        from strands_env.commands.recipe.factories import (
+            benchmark_of_data,
+            load_evaluator,
+            load_reward,
+            make_env_factory,
+        )
+        from strands_env.commands.recipe.trial import Trial, TrialModels, prove, tasks_to_try, try_environment
         from strands_env.core.threads import LoopBlockedError, run_watched
         from strands_env.eval.options import EvalOptions
 
@@ -59,23 +63,23 @@ def run(args: argparse.Namespace) -> int:
             if name:
                 load(name)
         tasks = tasks_to_try(options)
-        models = DryModels(args.tokenizer)
+        models = TrialModels(args.tokenizer)
         factory = make_env_factory(options, models)
-        trial = DryRun()
+        trial = Trial()
         try:
-            run_watched(try_environment(factory, tasks[0], models, trial), dry_run.BLOCKED_SECONDS)
+            run_watched(try_environment(factory, tasks[0], models, trial), trial_module.BLOCKED_SECONDS)
             if options.benchmark and args.proof_seconds and not trial.errors:
                 settings = {"is_asked": args.reward is not None, "ask_models": args.ask_judge}
                 proving = prove(factory, tasks, trial, seconds=args.proof_seconds, **settings)
-                run_watched(proving, dry_run.BLOCKED_SECONDS)
+                run_watched(proving, trial_module.BLOCKED_SECONDS)
         except LoopBlockedError as error:
             trial.errors.append(str(error))
     show(_to_dict(trial), _lines(trial), as_json=args.json)
     return Exit.INCOMPLETE if trial.errors else Exit.OK
 
 
-def _lines(trial: DryRun) -> Iterator[str]:
-    from strands_env.commands.recipe.dry_run import ANSWER
+def _lines(trial: Trial) -> Iterator[str]:
+    from strands_env.commands.recipe.trial import ANSWER
     from strands_env.core.limits import shorten
 
     for spec in trial.tools:
@@ -114,7 +118,7 @@ def signature(spec: Mapping[str, Any]) -> str:
     return f"{spec.get('name')}({', '.join(parts)})"
 
 
-def _to_dict(trial: DryRun) -> dict[str, Any]:
+def _to_dict(trial: Trial) -> dict[str, Any]:
     result = trial.result
     return {
         "ok": not trial.errors,

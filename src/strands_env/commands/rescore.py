@@ -14,8 +14,7 @@ from typing import Any
 
 from strands_env.commands.display import make_display, nothing_scored, summary_lines
 from strands_env.commands.recipe.evaluation import check_writable
-from strands_env.commands.recipe.factories import DeferredModels, make_env_factory, make_model_factory
-from strands_env.commands.recipe.objects import load_reward
+from strands_env.commands.recipe.factories import DeferredModels, load_reward, make_env_factory, make_model_factory
 from strands_env.commands.terminal import explain_errors, format_number, note, run_user_code, show
 from strands_env.core import End, Environment, ErrorRecord, Outcome, Phase, RewardResult, TerminationReason
 from strands_env.core.jsonable import name_of

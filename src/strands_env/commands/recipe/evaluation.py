@@ -13,16 +13,17 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from strands_env.commands.recipe.dry_run import find_mistakes
 from strands_env.commands.recipe.factories import (
     DeferredModels,
+    benchmark_of_data,
+    load_evaluator,
     loading,
     make_env_factory,
     make_model_factory,
     takes_model,
 )
-from strands_env.commands.recipe.objects import benchmark_of_data, load_evaluator
 from strands_env.commands.recipe.task_files import DataBenchmark, FunctionBenchmark
+from strands_env.commands.recipe.trial import find_mistakes
 from strands_env.core import ModelFactory
 from strands_env.core.backends import BACKENDS
 from strands_env.core.jsonable import lacks_secrets

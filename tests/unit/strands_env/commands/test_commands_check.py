@@ -15,7 +15,7 @@ import pytest
 from strands import tool
 
 from strands_env.commands.cli import main
-from strands_env.commands.recipe import dry_run
+from strands_env.commands.recipe import trial
 from strands_env.core import Environment, RewardFunction
 from strands_env.eval import read_results
 from tests.unit.strands_env.commands.test_eval_cli import FAST, HOOKS, evaluate
@@ -177,7 +177,7 @@ def test_check_shows_tools_and_the_prompt_as_the_model_sees_them(capsys):
     out = capsys.readouterr().out
     assert "tool        calculator(expression: string" in out
     assert "  | <|im_start|>user\n  | What is 876 + 61?<|im_end|>" in out
-    assert "reward      0.000 for the answer 'This is a dry run.'" in out
+    assert "reward      0.000 for the answer 'This is a trial.'" in out
 
 
 def test_a_tokenizer_without_a_chat_template_is_named(capsys, monkeypatch):
@@ -186,7 +186,7 @@ def test_a_tokenizer_without_a_chat_template_is_named(capsys, monkeypatch):
 
     tokenizer = make_tiny_tokenizer()
     tokenizer.chat_template = None
-    monkeypatch.setattr("strands_env.commands.recipe.dry_run.get_tokenizer", lambda name: tokenizer)
+    monkeypatch.setattr("strands_env.commands.recipe.trial.get_tokenizer", lambda name: tokenizer)
     assert main(["check", "arithmetic", "--tokenizer", "bare"]) == 1
     assert "chat template" in capsys.readouterr().out
 
@@ -328,7 +328,7 @@ def test_a_reward_that_no_task_was_proven_of_is_an_error(tmp_path, capsys):
 
 
 async def blocks_the_loop(action: Any, result: Any) -> float:
-    if action.id == "late" and result.observation.final_response == dry_run.ANSWER:
+    if action.id == "late" and result.observation.final_response == trial.ANSWER:
         return 0.0  # it hangs in the proof
     time.sleep(3600)
     return 1.0
@@ -336,15 +336,15 @@ async def blocks_the_loop(action: Any, result: Any) -> float:
 
 @pytest.mark.parametrize("task", ["first", "late"])
 def test_a_reward_that_holds_up_the_event_loop_is_named(task, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(dry_run, "BLOCKED_SECONDS", 0.4)
+    monkeypatch.setattr(trial, "BLOCKED_SECONDS", 0.4)
     file = data(tmp_path / "quiz.jsonl", {"id": task, "question": "2+2?", "answer": "4"})
     assert main(["check", "--data", file, "--reward", f"{HERE}:blocks_the_loop", "--tokenizer", "none"]) == 1
     assert "error       the event loop has been held up for 0.4 s: an 'async def'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["hangs", "blocks"])
-def test_the_dry_run_ends_with_a_reward_that_hangs(name, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(dry_run, "REWARD_SECONDS", 0.1)
+def test_the_trial_ends_with_a_reward_that_hangs(name, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(trial, "REWARD_SECONDS", 0.1)
     file = data(tmp_path / "quiz.jsonl", {"question": "2+2?", "answer": "4"})
     assert main(["check", "--data", file, "--reward", f"{HERE}:{name}", "--tokenizer", "none"]) == 1
     assert "error       the reward failed: " in capsys.readouterr().out

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from strands_env.commands.cli import main as command_line
-from strands_env.commands.recipe.objects import load_evaluator
+from strands_env.commands.recipe.factories import load_evaluator
 from strands_env.commands.recipe.task_files import DataBenchmark
 from strands_env.core import Action, Observation, StepResult, TaskContext, TerminationReason
 from strands_env.eval import (

@@ -10,8 +10,7 @@ import pytest
 
 from strands_env.commands.arguments import add_eval
 from strands_env.commands.recipe.evaluation import resolve
-from strands_env.commands.recipe.factories import make_model_factory
-from strands_env.commands.recipe.objects import benchmark_of_data
+from strands_env.commands.recipe.factories import benchmark_of_data, make_model_factory
 from strands_env.commands.recipe.task_files import DataBenchmark
 from strands_env.core.backends import BACKENDS, ModelBackend
 from strands_env.core.jsonable import lacks_secrets, without_secrets

@@ -13,7 +13,7 @@ from typing import Any
 from strands import Agent
 from strands.models import Model
 
-from strands_env.commands.recipe.objects import load_evaluator
+from strands_env.commands.recipe.factories import load_evaluator
 from strands_env.core import Action, Environment, ErrorRecord, Outcome, StepResult, TaskContext
 from strands_env.core.environment import OVERRIDES
 from strands_env.core.models import sglang_model_factory
@@ -31,7 +31,7 @@ from strands_sglang.testing import ScriptedClient
 
 logger = logging.getLogger(__name__)
 
-ANSWER = "This is a dry run."
+ANSWER = "This is a trial."
 FILE_TASKS, OTHER_TASKS = 10_000, 100
 """Tasks that are read of a file, and of a hub or a function, for the proof of the reward."""
 NAMED = 5
@@ -47,8 +47,8 @@ _MISTAKES = (TypeError, ValueError, NameError, AttributeError, LookupError, Impo
 
 
 @dataclass(slots=True, kw_only=True)
-class DryRun:
-    """Outcome of a dry rollout.
+class Trial:
+    """Outcome of a trial.
 
     Attributes:
         errors: Reasons why a run would fail, or not do what was intended.
@@ -117,7 +117,7 @@ def _wrong_overrides(env: Any) -> Iterator[str]:
         yield f"{type(env.reward_fn).__name__}.compute() must be async: write 'async def compute(...)'"
 
 
-# ---- a dry rollout ---------------------------------------------------------------------------------------------------
+# ---- a rollout without a model --------------------------------------------------------------------------------------
 
 
 def tasks_to_try(options: EvalOptions) -> list[Action]:
@@ -143,7 +143,7 @@ def tasks_to_try(options: EvalOptions) -> list[Action]:
     return with_names(tasks)
 
 
-class DryModels:
+class TrialModels:
     """A model factory that asks no model. Prompts are rendered by a chat template where there is a tokenizer.
 
     Raises:
@@ -169,8 +169,8 @@ class DryModels:
         return sglang_model_factory(tokenizer=self.tokenizer, client=self.client)()
 
 
-async def try_environment(factory: EnvFactory, action: Action, models: DryModels, trial: DryRun) -> None:
-    """A dry run of one environment, and calls of its tools in another.
+async def try_environment(factory: EnvFactory, action: Action, models: TrialModels, trial: Trial) -> None:
+    """A rollout of one environment, and calls of its tools in another.
 
     Raises:
         EvalError: The environment cannot be made.
@@ -187,7 +187,7 @@ async def try_environment(factory: EnvFactory, action: Action, models: DryModels
         await _call_tools(other, action, trial)
 
 
-async def prove(factory: EnvFactory, tasks: list[Action], trial: DryRun, *, is_asked: bool, **options: Any) -> None:
+async def prove(factory: EnvFactory, tasks: list[Action], trial: Trial, *, is_asked: bool, **options: Any) -> None:
     """Prove the reward of a factory on tasks; what fails is an error.
 
     Args:
@@ -212,7 +212,7 @@ async def prove(factory: EnvFactory, tasks: list[Action], trial: DryRun, *, is_a
         )
 
 
-async def _run(env: Any, action: Action, models: DryModels, trial: DryRun) -> None:
+async def _run(env: Any, action: Action, models: TrialModels, trial: Trial) -> None:
     """Run an environment once: `reset`, one answer, the reward, `cleanup`."""
     env.model_factory = models
     if isinstance(env, Environment):
@@ -244,10 +244,10 @@ async def _run(env: Any, action: Action, models: DryModels, trial: DryRun) -> No
     if getattr(env, "reward_fn", None) is None and result.reward is None:
         trial.warnings.append("no reward function: nothing would be scored")
     elif result.error is None and (result.reward is None or result.reward.reward is None):
-        trial.warnings.append("the reward function abstained from the dry answer")
+        trial.warnings.append("the reward function abstained from the made-up answer")
 
 
-async def _call_tools(env: Environment, action: Action, trial: DryRun) -> None:
+async def _call_tools(env: Environment, action: Action, trial: Trial) -> None:
     """Call the tools without required arguments in a rollout, without limits on calls and without a reward."""
     schemas = {spec["name"]: spec.get("inputSchema") or {} for spec in trial.tools}
     calls = [call(name) for name, schema in schemas.items() if not schema.get("json", schema).get("required")]
