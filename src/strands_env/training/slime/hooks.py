@@ -67,7 +67,7 @@ def reward_post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float],
     scales = estimator != "reinforce_plus_plus_baseline" and getattr(args, "grpo_std_normalization", True)
     keys = [rollout_key(sample, ("position", position)) for position, sample in enumerate(flat)]
     groups = _groups(args, flat, keys)
-    least = SlimeSettings.from_args(args, factory_required=False).min_usable
+    least = SlimeSettings.from_args(args).min_usable
     return raw, group_advantages(usable, group_ids=groups, rollout_ids=keys, scale_by_std=scales, min_rollouts=least)
 
 
@@ -79,7 +79,7 @@ def check_reward_nonzero_std(args: Any, samples: Sequence[Any], **kwargs: Any) -
     firsts = [members[0] for members in group_rollouts(samples).values()]
     rewards = [reward for sample in firsts if (reward := counted_reward(args, sample)) is not None]
     reason = None
-    if len(rewards) < max(SlimeSettings.from_args(args, factory_required=False).min_usable, 1):
+    if len(rewards) < max(SlimeSettings.from_args(args).min_usable, 1):
         reason = "too_few_usable_rollouts" if rewards else "no_usable_rollout"
     elif max(rewards) - min(rewards) <= 1e-6:
         reason = f"zero_std_{round(rewards[0], 1)}"
@@ -127,7 +127,7 @@ async def _score_rollout(args: Any, samples: Sequence[Any]) -> Any:
     sample = samples[0]
     if sample.reward is not None:
         return sample.reward
-    settings = SlimeSettings.from_args(args, factory_required=False)
+    settings = SlimeSettings.from_args(args)
     if settings.reward is None:
         raise SlimeConfigError(
             "nothing scores this rollout: give the environment a reward_fn, or set strands_env_reward to the import "
@@ -278,7 +278,7 @@ def rollout_metrics(args: Any, samples: Iterable[Any]) -> dict[str, float]:
 def _log_step(args: Any, kind: str, rollout_id: Any, metrics: Mapping[str, float], samples: Iterable[Any]) -> None:
     """Log a step. Whatever goes wrong in it is a warning: a full disk or a lost network must not end the training."""
     try:
-        settings = SlimeSettings.from_args(args, factory_required=False)
+        settings = SlimeSettings.from_args(args)
         flat = list(flatten(samples))
         measured = {**metrics, **rollout_metrics(args, flat)}
         logger.info("kind=<%s>, rollout=<%s>, metrics=<%s> | rollout finished", kind, rollout_id, measured)

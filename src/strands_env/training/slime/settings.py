@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pkgutil import resolve_name
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, StrictBool, ValidationError
@@ -95,11 +96,11 @@ class SlimeSettings(BaseModel):
     proof_seconds: NonNegativeFloat = 10.0
 
     @classmethod
-    def from_args(cls, args: Any, *, factory_required: bool = True) -> SlimeSettings:
+    def from_args(cls, args: Any) -> SlimeSettings:
         """Read the settings.
 
         Raises:
-            SlimeConfigError: The factory is missing, an option is unknown, or a value is invalid.
+            SlimeConfigError: An option is unknown, or a value is invalid.
         """
         options = {key.removeprefix(_PREFIX): value for key, value in vars(args).items() if key.startswith(_PREFIX)}
         if unknown := sorted(_PREFIX + name for name in set(options) - set(cls.model_fields)):
@@ -109,11 +110,6 @@ class SlimeSettings(BaseModel):
         for name in ("factory", "reward", "tool_parser", "log_dir"):
             if name not in values and (value := os.environ.get((_PREFIX + name).upper())):
                 values[name] = value
-        if factory_required and "factory" not in values:
-            raise SlimeConfigError(
-                "no environment: set strands_env_factory in the --custom-config-path YAML (or the variable "
-                "STRANDS_ENV_FACTORY) to the import path of an Environment class or of a function that makes one"
-            )
         try:
             return cls(**values)
         except ValidationError as error:
@@ -126,9 +122,8 @@ def load(path: str) -> Any:
     Raises:
         SlimeConfigError: It cannot be imported.
     """
-    module, _, name = path.replace(":", ".").rpartition(".")
     try:
-        return getattr(importlib.import_module(module), name)
+        return resolve_name(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise SlimeConfigError(
             f"cannot import {path!r} ({error}); expected 'package.module.name' on the PYTHONPATH of slime's workers"
@@ -268,6 +263,11 @@ def _problems(args: Any, settings: SlimeSettings, trainer: Trainer, state: Any, 
         yield (
             f"{trainer.name} hands its state over with the call alone: name "
             f"{__package__}.{trainer.name}.generate in --custom-generate-function-path"
+        )
+    if not settings.factory:
+        yield (
+            "no environment: set strands_env_factory in the --custom-config-path YAML (or the variable "
+            "STRANDS_ENV_FACTORY) to the import path of an Environment class or of a function that makes one"
         )
     if settings.model_options.get("return_logprob") is False:
         yield "strands_env_model_options: return_logprob must stay on, slime trains on log-probabilities"
