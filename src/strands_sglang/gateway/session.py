@@ -23,9 +23,8 @@ from .exact_json import dumps
 from .passing import OtherBackend, OtherBackendError, OtherBackends
 from .requests import new_key
 from .reward import Reward
-from .session_log import SessionLog
+from .session_log import MainAgent, SessionLog, SessionState
 from .session_options import MaxRequestsReachedError, MaxSecondsReachedError
-from .session_state import MainAgent, SessionState
 from .state import LogFile
 from .telemetry import Call, Phase
 from .translation import Translation
