@@ -118,29 +118,53 @@ def test_a_configuration_that_is_none_and_a_report_that_cannot_be_written(tmp_pa
 # ---- pipes -----------------------------------------------------------------------------------------------------------
 
 
+COMMANDS = """
+import contextlib, io, json, runpy, sys
+for line in json.loads(sys.argv[1]):
+    module, *sys.argv[1:] = line.split()
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            runpy.run_module(module, run_name="__main__")
+        except SystemExit as end:
+            status = end.code
+    print(json.dumps([status, out.getvalue(), err.getvalue()]))
+"""
+
+
 @pytest.mark.parametrize(
-    ("command", "missing", "extra"),
+    ("missing", "extra", "commands"),
     [
-        ("strands_env eval arithmetic --limit 1 -o {out}", "torch", "local"),
-        ("strands_env eval arithmetic --limit 1 --executor processes -o {out}", "torch", "local"),
-        ("strands_env eval arithmetic --backend scripted --executor ray -o {out}", "ray", "ray"),
-        ("strands_sglang gateway --model tiny", "torch", "local"),
-        ("strands_sglang gateway --base-url http://127.0.0.1:9 --tokenizer o/m", "transformers", "hf"),
-        ("strands_sglang doctor o/m", "transformers", "hf"),
+        (
+            "torch",
+            "local",
+            [
+                "strands_env eval arithmetic --limit 1 -o {out}",
+                "strands_env eval arithmetic --limit 1 --executor processes -o {out}",
+                "strands_sglang gateway --model tiny",
+            ],
+        ),
+        ("ray", "ray", ["strands_env eval arithmetic --backend scripted --executor ray -o {out}"]),
+        (
+            "transformers",
+            "hf",
+            ["strands_sglang gateway --base-url http://127.0.0.1:9 --tokenizer o/m", "strands_sglang doctor o/m"],
+        ),
     ],
 )
-def test_a_package_that_is_not_installed_is_named_with_its_extra(command, missing, extra, tmp_path):
+def test_a_package_that_is_not_installed_is_named_with_its_extra(missing, extra, commands, tmp_path):
     (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('No module of the name', name={missing!r})")
     path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
+    lines = json.dumps([command.format(out=tmp_path / "out") for command in commands])
     done = subprocess.run(
-        [sys.executable, "-m", *command.format(out=tmp_path / "out").split()],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", COMMANDS, lines], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
     )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"[{extra}]'" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr and "report it" not in done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+    ends = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(status, out) for status, out, _ in ends] == [(2, "")] * len(commands)
+    for _, _, errors in ends:
+        assert f"[{extra}]'" in errors.splitlines()[-1]
+        assert "Traceback" not in errors and "report it" not in errors
 
 
 @pytest.mark.parametrize(
