@@ -71,7 +71,9 @@ class OpenEnvSession:
         try:
             await self._socket.send_json({"type": kind, "data": dict(data)})
             answer = await self._socket.receive_json()
-            kind, body = answer["type"], answer["data"]
+            kind, body = answer["type"], {"observation": {}, "reward": None, "done": False, **answer["data"]}
+            if not isinstance(body["observation"], Mapping):
+                raise TypeError(f"its observation is {body['observation']!r:.100}, expected an object")
         except asyncio.CancelledError:  # answers carry no id: this one would be taken for that of the next message
             await self.close()
             raise
@@ -83,7 +85,7 @@ class OpenEnvSession:
                 raise OpenEnvError(f"{self.url!r} gives no session: {body.get('message')}")
             details = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in body.get("errors", ()))
             raise OpenEnvServerError(": ".join(filter(None, [str(body.get("message")), details])))
-        return {"observation": {}, "reward": None, "done": False, **body}
+        return body
 
     async def close(self) -> None:
         """Disconnect, which ends the server's session."""
@@ -139,12 +141,13 @@ class OpenEnvEnvironment(Environment):
         schema = await session.open()
         arguments = (action.task_context.model_extra or {}).get("reset") or {}
         try:
+            # Before the episode, of whose steps a server may count each; some have tools of an episode alone.
+            listed = await _list_tools(session) if _lists_tools(schema) else []
             self._first = await session.send("reset", arguments)
             if failed := _error_in(self._first["observation"]):
                 raise OpenEnvServerError(failed)
             if _lists_tools(schema):
-                listed = (await session.send("step", {"type": "list_tools"}))["observation"].get("tools") or []
-                if not listed:
+                if not (listed := listed or await _list_tools(session)):
                     raise OpenEnvServerError("it lists no tools")
                 self._tools = [self._tool(each["name"], each) for each in listed]
                 return
@@ -220,9 +223,14 @@ def _lists_tools(schema: Mapping[str, Any]) -> bool:
     return bool(titles) and _GENERIC.issuperset(titles)
 
 
+async def _list_tools(session: OpenEnvSession) -> list[Mapping[str, Any]]:
+    seen = await session.send("step", {"type": "list_tools"})
+    return seen["observation"].get("tools") or []
+
+
 def _error_in(observation: Mapping[str, Any]) -> str:
     failed = observation.get("error") or ""
-    return str(failed["message"] if isinstance(failed, Mapping) else failed)
+    return str(failed.get("message", failed) if isinstance(failed, Mapping) else failed)
 
 
 def _text_of(observation: Mapping[str, Any]) -> str:

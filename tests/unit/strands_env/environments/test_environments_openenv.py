@@ -124,9 +124,12 @@ async def test_tools_are_those_of_the_episode_and_a_reward_may_ask_the_server() 
             return RewardResult(reward=(await self.session.send("step", call))["reward"])
 
     begun: list[Any] = []
+    listings = 0
 
     def step(data: dict[str, Any]) -> dict[str, Any]:
+        nonlocal listings
         if data["type"] == "list_tools":
+            listings += 1
             return seen(tools=[ADD] if begun else [])
         if data["tool_name"] == "verify":
             return seen(float(data["arguments"] == {"final_answer": "3"}))
@@ -140,6 +143,7 @@ async def test_tools_are_those_of_the_episode_and_a_reward_may_ask_the_server() 
     async with Server(union, reset=reset, step=step).running() as url:
         result = await play(url, calls("add", {"a": 1, "b": 2}), completion("3"), make=Worlds)
     assert result.reward is not None and result.reward.reward == 1.0, result.error
+    assert listings == 2, "an episode's steps are not spent where tools are there before it"
     assert results_of(result) == [("success", '{"tool_name": "add", "tool_result": {"sum": 3}}')]
 
 
@@ -149,6 +153,8 @@ BROKEN = [
     ({"reset": lambda data: failed("EXECUTION_ERROR", "no such level")}, "cannot begin with {'seed': 7}: no such"),
     ({"reset": lambda data: seen(), "step": lambda data: None}, "was lost"),
     ({"reset": lambda data: "no object"}, "was lost"),
+    ({"reset": lambda data: {"type": "observation", "data": {"observation": None}}}, "was lost"),
+    ({"reset": lambda data: seen(error={"code": 3})}, "cannot begin with {'seed': 7}: {'code': 3}"),
 ]
 
 
