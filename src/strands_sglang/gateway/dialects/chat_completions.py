@@ -17,6 +17,7 @@ from .wire import (
     WireRequest,
     json_of,
     logprob_entries,
+    openai_usage,
     plain_event,
 )
 
@@ -51,8 +52,7 @@ _LOST = {
 def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     """A request from its body."""
     fields = reading.common_fields(body, FIELDS, _read_tool)
-    if body.get("modalities") not in (None, [], ["text"]):
-        raise Refused(f"modalities is {reading.quote(body['modalities'])}: replies are text", param="modalities")
+    reading.check_modalities(body.get("modalities"), "modalities")
     items = reading.want(list, body.get("messages"), "messages")
     if any(isinstance(item, dict) and item.get("name") and item.get("role") != "tool" for item in items):
         fields["ignored"] += ("messages.name",)  # of a speaker, which chat templates do not print
@@ -125,16 +125,6 @@ def _read_part(part: Mapping[str, Any], where: str) -> reading.Piece:
 # ---- answers ------------------------------------------------
 
 
-def _usage(reply: WireReply) -> dict[str, Any]:
-    return {
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.output_tokens,
-        "total_tokens": reply.prompt_tokens + reply.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": reply.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": reply.reasoning_tokens},
-    }
-
-
 def _logprobs(reply: WireReply) -> dict[str, Any] | None:
     return None if reply.logprobs is None else {"content": logprob_entries(reply), "refusal": None}
 
@@ -163,7 +153,8 @@ def answer(request: WireRequest, reply: WireReply) -> dict[str, Any]:
     if reply.calls:
         message["tool_calls"] = _calls(reply)
     choice = {"index": 0, "message": message, "logprobs": _logprobs(reply), "finish_reason": reply.finish}
-    body = {**_head(reply, "chat.completion"), "choices": [choice], "usage": _usage(reply)}
+    body = {**_head(reply, "chat.completion"), "choices": [choice]}
+    body["usage"] = openai_usage(reply, "prompt", "completion")
     if reply.output_ids is not None:
         choice["token_ids"] = list(reply.output_ids)
         body["prompt_token_ids"] = list(reply.prompt_ids or ())
@@ -192,7 +183,8 @@ def events(request: WireRequest, reply: WireReply) -> Iterator[bytes]:
         more["token_ids"] = list(reply.output_ids)
     yield chunk({}, reply.finish, **more)
     if request.usage_chunk:
-        yield plain_event({**_head(reply, "chat.completion.chunk"), "choices": [], "usage": _usage(reply)})
+        usage = openai_usage(reply, "prompt", "completion")
+        yield plain_event({**_head(reply, "chat.completion.chunk"), "choices": [], "usage": usage})
     yield b"data: [DONE]\n\n"
 
 

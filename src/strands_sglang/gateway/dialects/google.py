@@ -78,11 +78,7 @@ def read(body: Mapping[str, Any], readings: Readings) -> WireRequest:
     flat = {**config, **top, "n": config.get("candidate_count"), "tools": _single_tools(top.get("tools"))}
     spelled = {_snake_name(name): reading.label(name) for name in (*body, *(inner or ()), *given)}
     fields = reading.common_fields(flat, FIELDS, _read_tool, {**spelled, "tool_choice": "toolConfig"})
-    modalities = flat.get("response_modalities") or ["TEXT"]
-    if [str(kind).upper() for kind in reading.want(list, modalities, "responseModalities")] != ["TEXT"]:
-        raise Refused(
-            f"responseModalities is {reading.quote(modalities)}: replies are text", param="responseModalities"
-        )
+    reading.check_modalities(flat.get("response_modalities"), "responseModalities")
     choice, ignored = _read_choice(top.get("tool_config"))
     fields["ignored"] += ignored
     items = reading.as_list(top.get("contents"), "contents")

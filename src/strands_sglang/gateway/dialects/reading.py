@@ -97,6 +97,12 @@ def want_stops(value: Any, where: str) -> tuple[str, ...]:
     return stops
 
 
+def check_modalities(value: Any, where: str) -> None:
+    """Refuse kinds of output but text, in capitals or not."""
+    if value and [str(kind).lower() for kind in want(list, value, where)] != ["text"]:
+        raise Refused(f"{where} is {quote(value)}: replies are text", param=where)
+
+
 def tool_spec(name: Any, description: Any, schema: Any, where: str) -> dict[str, Any]:
     """A Strands tool spec."""
     text = want(str, description, f"{where}.description") if description is not None else ""

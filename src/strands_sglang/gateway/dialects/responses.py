@@ -12,7 +12,18 @@ from ..canonical import Read, Readings, join_replies
 from ..exact_json import dumps
 from . import reading
 from .chat_completions import CHAT_COMPLETIONS
-from .wire import Refused, Route, WireDialect, WireReply, WireRequest, id_fields, json_of, logprob_entries, named_event
+from .wire import (
+    Refused,
+    Route,
+    WireDialect,
+    WireReply,
+    WireRequest,
+    id_fields,
+    json_of,
+    logprob_entries,
+    named_event,
+    openai_usage,
+)
 
 FIELDS = reading.Fields(
     read=frozenset({
@@ -232,17 +243,6 @@ def _output(request: WireRequest, reply: WireReply) -> list[dict[str, Any]]:
     return items
 
 
-def _usage(reply: WireReply) -> dict[str, Any]:
-    return {
-        "input_tokens": reply.prompt_tokens,
-        # trae-agent fails without the details.
-        "input_tokens_details": {"cached_tokens": reply.cached_tokens},
-        "output_tokens": reply.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": reply.reasoning_tokens},
-        "total_tokens": reply.prompt_tokens + reply.output_tokens,
-    }
-
-
 def _shell(request: WireRequest | None, response_id: str, created: int, model: str, status: str) -> dict[str, Any]:
     return {
         "id": response_id,
@@ -270,7 +270,7 @@ def answer(request: WireRequest, reply: WireReply) -> dict[str, Any]:
     """The body of an answer."""
     status = "incomplete" if reply.finish == "length" else "completed"
     body = _shell(request, f"resp_{reply.id}", reply.created, reply.model, status)
-    body |= {"output": _output(request, reply), "usage": _usage(reply), **id_fields(reply)}
+    body |= {"output": _output(request, reply), "usage": openai_usage(reply, "input", "output"), **id_fields(reply)}
     if status == "incomplete":
         body["incomplete_details"] = {"reason": "max_output_tokens"}
     return body

@@ -261,6 +261,17 @@ def logprob_entries(reply: WireReply) -> list[dict[str, Any]]:
     ]
 
 
+def openai_usage(reply: WireReply, prompt: str, sampled: str) -> dict[str, Any]:
+    """Token counts as OpenAI's APIs write them, by the words of an API for prompt and reply."""
+    return {
+        f"{prompt}_tokens": reply.prompt_tokens,
+        f"{prompt}_tokens_details": {"cached_tokens": reply.cached_tokens},
+        f"{sampled}_tokens": reply.output_tokens,
+        f"{sampled}_tokens_details": {"reasoning_tokens": reply.reasoning_tokens},  # trae-agent fails without details
+        "total_tokens": reply.prompt_tokens + reply.output_tokens,
+    }
+
+
 def id_fields(reply: WireReply) -> dict[str, Any]:
     """The ids of prompt and reply, where the client asked for them."""
     if reply.output_ids is None:
