@@ -369,12 +369,7 @@ class Conversation:
         if not sampled.reply.reasoning or (closing := sampled.think_end) is None:
             return 0
         ids, decode = sampled.turn.completion.output_ids, self._tokens.decode
-        closer, data, at = self._tokens.encode(closing), ids.tobytes(), 0
-        while (at := data.find(closer.tobytes(), at)) >= 0:
-            if at % ids.itemsize == 0:
-                return at // ids.itemsize + len(closer)
-            at += 1
-        # By text: the last token of a tag may have more in it.
+        # By text, as the reply was split: a tag may be spelled, and its last token may have more in it.
         end = bisect_left(range(len(ids) + 1), True, key=lambda end: closing in decode(ids[:end]))
         if end <= len(ids):
             return end
