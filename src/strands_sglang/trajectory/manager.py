@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import math
 import weakref
+from array import array
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ..exceptions import TrajectoryError
 from .forest import TrajectoryForest
-from .packed import Token, TokenRun, TokenView, WeightSpan, pack_ids, pack_logprobs
+from .packed import LOGPROB_TYPECODE, Token, TokenRun, TokenView, WeightSpan, pack_ids
 from .turn import Turn
 
 if TYPE_CHECKING:
@@ -111,7 +113,11 @@ class TokenManager(TokenView):
         if self._forest is not None:
             raise TrajectoryError("this token manager shows the tokens of its model; none can be added by hand")
         ids = pack_ids(list(token_ids))
-        packed = pack_logprobs(logprobs, len(ids), "token_ids")
+        packed = None
+        if logprobs is not None:
+            packed = array(LOGPROB_TYPECODE, (math.nan if value is None else value for value in logprobs))
+            if len(packed) != len(ids):
+                raise ValueError(f"logprobs length ({len(packed)}) must match token_ids length ({len(ids)})")
         if not ids:
             return
         if is_output and not self._own:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -129,16 +128,6 @@ def pack_ids(ids: Any, name: str = "token_ids", error: type[Exception] = ValueEr
     except OverflowError:
         wrong = max(listed)
     raise error(f"{name} has {wrong}: expected token ids from 0 to 2147483647")
-
-
-def pack_logprobs(logprobs: Iterable[float | None] | None, length: int, what: str) -> array[float] | None:
-    """Log-probabilities as a compact array, NaN for a missing one. `ValueError` unless there are `length` of them."""
-    if logprobs is None:
-        return None
-    packed = array(LOGPROB_TYPECODE, (math.nan if value is None else value for value in logprobs))
-    if len(packed) != length:
-        raise ValueError(f"logprobs length ({len(packed)}) must match {what} length ({length})")
-    return packed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
