@@ -20,6 +20,7 @@ from image_support import image, png, proof_pictures
 from strands_env.training import samples_from_model
 from strands_env.training.export import image_tensors
 from strands_sglang import SGLangClient, SGLangModel
+from strands_sglang.backends import client_class
 from strands_sglang.backends.engine import TinyModel, make_tiny_vision_model
 from strands_sglang.conversation import Conversation, TurnRequest
 from strands_sglang.exceptions import MediaError, SGLangDecodingError
@@ -87,7 +88,7 @@ async def live(url: str, tiny: TinyModel, folder: Path) -> None:
 
 
 async def replayed_samples(
-    url: str, tokenizer: Any, model: Any, folder: Path, *, together: bool = True
+    url: str, tokenizer: Any, model: Any, folder: Path, *, together: bool = True, temperature: float = 0.0
 ) -> dict[str, float]:
     """Largest difference between recorded log-probabilities and those of transformers: each picture, and all at once.
 
@@ -96,9 +97,10 @@ async def replayed_samples(
     pictures, expander = proof_pictures(), image_expander(folder)
     # A sampled placeholder would end the path; what the bias takes from the others is the same in the replay.
     bias = {str(token): -100.0 for token in expander.media_ids}
-    sampling = {"max_new_tokens": 6, "ignore_eos": True, "temperature": 0.0, "logit_bias": bias}
+    sampling = {"max_new_tokens": 6, "ignore_eos": True, "temperature": temperature, "logit_bias": bias}
     differences = {}
-    async with SGLangClient(url) as client:
+    make_client, address = client_class(url)
+    async with make_client(address) as client:
         shows = {name: [data] for name, data in pictures.items()} | ({"all": [*pictures.values()]} if together else {})
         for name, shown in shows.items():
             sampler = SGLangModel(client=client, tokenizer=tokenizer, processor=expander, sampling_params=sampling)
@@ -165,5 +167,5 @@ async def test_the_server_under_test_sees_the_images_as_we_do(server: Server, to
         pytest.skip("the server's model takes no images, or is not a folder on this machine")
     transformers = pytest.importorskip("transformers")
     model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
-    differences = await replayed_samples(server.address, tokenizer, model, folder)
+    differences = await replayed_samples(server.address, tokenizer, model, folder, temperature=1.0)
     assert max(differences.values()) < 1e-4, differences
