@@ -327,6 +327,19 @@ async def test_the_loop_never_waits_for_a_thread_that_renders(monkeypatch: pytes
     await asyncio.gather(long, short)
 
 
+def test_options_that_change_while_a_call_is_prepared_count_from_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    conversation, _ = make([])
+    render = Conversation._render
+
+    def change_first(self: Conversation, *args: Any) -> Any:
+        self.update_config(chat_template_kwargs={"later": 1})
+        return render(self, *args)
+
+    monkeypatch.setattr(Conversation, "_render", change_first)
+    kwargs = [conversation.prepare(TurnRequest(messages=GO)).format.renderer.template_kwargs for _ in range(2)]
+    assert kwargs == [{}, {"later": 1}]
+
+
 UNFORMED: dict[str, list[Any]] = {
     "messages": [
         "hello", None, 5, [5], ["hi"], [None], [{"content": "x"}], [{"role": "user"}],
