@@ -518,6 +518,9 @@ async def test_a_refused_session_leaves_nothing(tmp_path: Path) -> None:
             {"sampling": {"stop_regex": "("}},
             {"limits": {"max_sampled_tokens": -1}},
             {"limits": {"context_window_limit": 0}},
+            {"limits": {"max_requests": 0}},
+            {"limits": {"tokens": 1}},
+            {"limit": {}},
         ):
             await r.call("POST", "/sessions/foo", json=wrong, status=400)
             with pytest.raises((TypeError, ValueError)):
