@@ -22,7 +22,6 @@ from strands.hooks import (
 )
 from strands.middleware import InvokeModelStage
 from strands.multiagent import GraphBuilder
-from strands.tools.executors import SequentialToolExecutor
 from strands.types.tools import ToolContext
 from strands.vended_tools.swarm import make_swarm
 
@@ -80,22 +79,6 @@ def described(paths: list[Trajectory]) -> dict[str, tuple[str | None, str, str |
         )
         for path in paths
     }
-
-
-async def test_agents_as_tools_of_two_levels_and_a_tool_that_asks_a_model() -> None:
-    script = [calling("middle", input="q"), calling("deep", input="q"), calling("ask", question="q")]
-    model, _ = make([*script, "read", "deepest", "between", "done"])
-    deep = make_agent(model, name="deep", tools=[ask])
-    middle = make_agent(model, name="middle", tools=[deep.as_tool()])
-    await make_agent(model, name="boss", tools=[middle.as_tool()]).invoke_async("go")
-    assert described(model.trajectories) == {
-        "read": ("analyst", "tool", "deep"),
-        "deepest": ("deep", "subagent", "middle"),
-        "between": ("middle", "subagent", "boss"),
-        "done": ("boss", "main", None),
-    }
-    assert {path.agent_name: path.trainable for path in model.trajectories}["analyst"] is False
-    assert [sample.agent_name for sample in samples_from_model(model)] == ["deep", "middle", "boss"]
 
 
 async def test_a_structured_answer_is_the_agents_own_unless_a_tool_asks_for_it() -> None:
@@ -257,29 +240,6 @@ async def test_nodes_of_a_graph_and_a_program_work_for_nobody() -> None:
     assert [(path.agent_name, path.role, path.parent) for path in model.trajectories] == [
         ("a", "main", None), ("b", "main", None), (None, "main", None),
     ]  # fmt: skip
-
-
-async def test_what_plug_ins_ask_beside_the_loop_is_no_agent() -> None:
-    async def summarize(event: BeforeModelCallEvent) -> None:
-        await generate_summary([{"role": "user", "content": [{"text": "x"}]}], event.agent.model)
-
-    async def judge(event: AfterInvocationEvent) -> None:
-        await make_agent(event.agent.model, name="judge").invoke_async("good?")
-
-    model, _ = make(["short", call(1, 2), "shorter", "done", "yes", "other"])
-    agent = make_agent(model, name="boss", tool_executor=SequentialToolExecutor())  # tools run where the loop does
-    model.watch_agent(agent)
-    agent.add_hook(summarize, BeforeModelCallEvent)
-    agent.add_hook(judge, AfterInvocationEvent)
-    await agent.invoke_async("go")
-    assert described(model.trajectories) == {
-        "short": (None, "summary", "boss"), "shorter": (None, "summary", "boss"),
-        "yes": ("judge", "summary", "boss"), "done": ("boss", "main", None),
-    }  # fmt: skip
-    main = next(path for path in model.trajectories if path.is_main)
-    assert main.agent_name == "boss" and main.token_ids == model.token_manager.token_ids
-    await make_agent(model, name="next").invoke_async("go")
-    assert described(model.trajectories)["other"] == ("next", "main", None)
 
 
 async def test_a_path_never_mixes_roles() -> None:

@@ -185,15 +185,6 @@ def test_call_ids_are_unique_and_avoid_those_of_a_supplied_history() -> None:
     assert all(len(call_id) == 9 and call_id.isalnum() for call_id in ids)
 
 
-def test_messages_with_bytes_can_be_located() -> None:
-    episode = Episode()
-    image = {"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": b"\x00\xff"}}}]}
-    other = {"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": b"\x00\xfe"}}}]}
-    episode.call([image, user("p")], "a")
-    assert episode.locate([image, user("p"), answer("a"), user("n")]).parent is not None
-    assert episode.locate([other, user("p"), answer("a"), user("n")]).parent is None
-
-
 # ---- agents -------------------------------------------------------------
 
 
