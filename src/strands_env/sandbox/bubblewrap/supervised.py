@@ -14,6 +14,7 @@ import os
 import socket
 import tempfile
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Unpack
 
@@ -96,9 +97,9 @@ class SupervisedSandbox(Sandbox):
         self._is_lost = False
         self.is_waiting = False
 
+    @abstractmethod
     async def _start_process(self) -> SandboxProcess:
         """Start the supervisor and its surroundings."""
-        raise NotImplementedError
 
     @property
     def is_running(self) -> bool:
@@ -284,12 +285,11 @@ class SupervisedSandbox(Sandbox):
             raise ValueError(f"the path of a file must be text without NUL characters, got {path!r}")
         limits = {"wall_seconds": FILE_SECONDS, "cpu_seconds": 10 * FILE_SECONDS, "output_bytes": 4096}
         answer = await self._ask({**request, **limits, "flood_bytes": MIB}, file)
-        code = answer["exit"] or 0
-        if answer["outcome"] == "error" and code > 0:
-            raise OSError(code, answer["detail"] or os.strerror(code), path)
-        if answer["outcome"] != "ok":
-            why = f"it could not be done: {answer['outcome']}, exit {code}"
-            raise OSError(errno.EIO, answer["detail"] or why, path)
+        if (outcome := answer["outcome"]) != "ok":
+            code = answer["exit"] or 0
+            is_errno = outcome == "error" and code > 0
+            why = os.strerror(code) if is_errno else f"it could not be done: {outcome}, exit {code}"
+            raise OSError(code if is_errno else errno.EIO, answer["detail"] or why, path)
 
     def _result(self, kind: str, answer: dict[str, Any], used: Mapping[str, Any]) -> ExecResult:
         outcome, code = Outcome(answer["outcome"]), answer["exit"]
