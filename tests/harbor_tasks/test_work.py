@@ -332,14 +332,6 @@ async def test_work_that_cannot_be_is_refused(tmp_path: Path, work: str) -> None
         await episode(tmp_path, work=tmp_path)  # which has no report
 
 
-async def test_changed_programs_in_the_work_are_reported(tmp_path: Path) -> None:
-    task = make_task(tmp_path, environment='env = {PATH = "/bin:/usr/bin"}')
-    script = "mkdir -p .venv/bin; touch conftest.py json.py .venv/pyvenv.cfg notes.py; echo 42 > answer.txt"
-    result = await episode(task, shell(script), "Done.")
-    assert result.reward is not None and result.reward.reward == 1.0
-    assert result.reward.info["changed_programs"] == ["/app/.venv/pyvenv.cfg", "/app/conftest.py", "/app/json.py"]
-
-
 async def test_messages_of_harbors_agents_are_said_once_in_a_process(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
