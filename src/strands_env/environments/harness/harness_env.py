@@ -127,7 +127,7 @@ class ProgramRun:
         """Options of a gateway that the sandbox, or this process, reaches, and its address in there, if another."""
         host = getattr(sandbox, "gateway_host", None)
         if sandbox is not None and sandbox.capabilities.network is Network.NONE:
-            return {"host": None, "listener": await sandbox.listen(_PORT)}, f"http://127.0.0.1:{_PORT}"
+            return {"listener": await sandbox.listen(_PORT)}, f"http://127.0.0.1:{_PORT}"
         if host is not None:
             return {"host": "0.0.0.0", "hosts": [host]}, f"http://{host}:{{port}}"
         return {}, None
