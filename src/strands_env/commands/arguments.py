@@ -29,6 +29,8 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
     run = groups["run"]
     run.add_argument("--resume", action="store_true", help="continue what is in the output folder, if anything is")
     add_former(run, "--record", "give the model a strands_sglang.backends.RecordingBackend (docs/backends.md)")
+    kept = "metrics take the samples that were scored; --max-failures 0 stops at the first loss"
+    add_former(run, "--group-policy", kept)
     _add_display(run)
 
 

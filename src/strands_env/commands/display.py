@@ -151,9 +151,6 @@ def summary_lines(
         f"{summary.unscored} unscored{f' ({lost})' if lost else ''}",
         f"reward      {interval(summary.mean_reward)}  ({level} interval over prompts)",
     ]
-    if summary.left_out:
-        prompts = "1 prompt" if summary.left_out == 1 else f"{summary.left_out} prompts"
-        lines.append(f"left out    {prompts} with lost or missing samples (group policy of the run)")
     for k, value in summary.pass_at.items():
         fewer = f", {short} of them with fewer samples" if (short := summary.short.get(k)) else ""
         if summary.scored and not value.prompts:
@@ -191,9 +188,7 @@ def nothing_scored(path: Path, samples: int) -> tuple[Exit, str]:
     is_rewards = False
     for sample in read_results(path):
         result = sample.step_result
-        if sample.reward is not None:
-            why["whose prompt the group policy leaves out"] += 1
-        elif result.end.outcome is not Outcome.POLICY:
+        if result.end.outcome is not Outcome.POLICY:
             if first_error is None and result.error is not None:
                 first_error = str(result.error)
                 is_rewards = result.error.where is Phase.REWARD

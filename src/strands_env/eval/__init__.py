@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from strands_env.core.attempts import RetryPolicy
     from strands_env.core.rollout import EnvFactory, LocalExecutor
-    from strands_env.eval.options import EvalOptions, GroupPolicy
+    from strands_env.eval.options import EvalOptions
 
     from .benchmarks.mathematics import AIMEEvaluator
     from .errors import (
@@ -50,7 +50,6 @@ __all__ = [
     "EvalSample",
     "Evaluator",
     "Executor",
-    "GroupPolicy",
     "HubDataset",
     "LocalExecutor",
     "MetricFn",
@@ -86,7 +85,7 @@ _HOMES = {
     "AIMEEvaluator": ".benchmarks.mathematics",
     **dict.fromkeys(("Benchmark", "HubDataset"), ".run.benchmark"),
     **dict.fromkeys(("EnvFactory", "LocalExecutor"), "strands_env.core.rollout"),
-    **dict.fromkeys(("EvalOptions", "GroupPolicy"), "strands_env.eval.options"),
+    "EvalOptions": "strands_env.eval.options",
     "EvalSample": ".sample",
     "Evaluator": ".run.evaluator",
     "Executor": ".run.sampling",

@@ -11,7 +11,6 @@ import argparse
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -37,17 +36,6 @@ COLUMNS: Final = {
     "id": ("id", "task_id", "unique_id", "uid"),
 }
 """Parts of a task in a file of data, each with the column names that are tried."""
-
-
-class GroupPolicy(StrEnum):
-    """Consequence of a finally lost sample for the other samples of its prompt."""
-
-    KEEP = "keep"
-    """Nothing: metrics take the samples that were scored, however many."""
-    DROP = "drop"
-    """The prompt has no part in metrics until a resume has filled the gap."""
-    STOP = "stop"
-    """As DROP, and samples of the prompt that have not started are not started in this run."""
 
 
 def is_run_file(name: str | None) -> bool:
@@ -159,9 +147,6 @@ class EvalOptions:
         None, "give up after so many lost samples", "--max-failures", metavar="N", type=non_negative
     )
     max_same_failures: int | None = _run(10, "give up when so many first samples all fail alike; None: never")
-    group_policy: GroupPolicy = _run(  # noqa: RUF009 - it makes a field
-        GroupPolicy.KEEP, "what a lost sample means for its prompt", "--group-policy", choices=list(GroupPolicy)
-    )
     sample_timeout: float | None = _run(None, "seconds of one rollout", "--sample-timeout", metavar="S", type=number)
     """Up to its cleanup, beside the environment's own deadlines. A rollout cut off in its loop has no tokens and, with
     a reward function, reward 0: prefer `step_timeout`."""
@@ -199,10 +184,6 @@ class EvalOptions:
             raise ValueError(f"proof_seconds must be a number of seconds, 0 for no proof, got {self.proof_seconds!r}")
         if not self.keep_results and self.output_path is None:
             raise ValueError("keep_results=False with output_path=None would keep results nowhere: give output_path")
-        if self.group_policy not in list(GroupPolicy):
-            known = ", ".join(GroupPolicy)
-            raise ValueError(f"group_policy must be one of {known}, got {self.group_policy!r}")
-        object.__setattr__(self, "group_policy", GroupPolicy(self.group_policy))  # of a text
         object.__setattr__(self, "track", tuple(self.track))  # of a list
         for kind in self.track:
             check_tracker(kind)
@@ -251,7 +232,7 @@ GROUPS: Final = {group: [name for name, option in OPTIONS.items() if option.meta
 """Names of options by group."""
 CONTINUED: Final = [
     *(name for group in ("", "model", "environment", "data") for name in GROUPS[group] if name != "limit"),
-    *("sampling_seed", "n_samples_per_prompt", "group_policy", "reward_threshold"),
+    *("sampling_seed", "n_samples_per_prompt", "reward_threshold"),
 ]
 """Options that a resumed run takes from the saved one unless given: those that must match, and those that count."""
 

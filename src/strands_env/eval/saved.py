@@ -109,7 +109,7 @@ class SavedRun:
             raise StoreCorruptError(f"{str(self.paths.run)!r} holds options that no run has: {error}") from error
 
     def scores(self) -> ScoreTable:
-        """The scores under the run's own group policy.
+        """The scores under the run's own options.
 
         Raises:
             FileNotFoundError: There are no results.

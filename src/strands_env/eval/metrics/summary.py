@@ -58,7 +58,7 @@ class RunSummary:
 
     Attributes:
         mean_reward: Mean over prompts of the mean reward.
-        scored: Samples with a reward that counts.
+        scored: Samples with a reward.
         unscored: Samples without one.
         aborted: Unscored samples lost to infrastructure, tried again by a resume.
         ungraded: Unscored samples whose reward function failed; `strands-env rescore` scores them.
@@ -71,7 +71,6 @@ class RunSummary:
         tool_errors: Samples by `tool: type` of exceptions that tools raised; the model received error results for them.
         messages: The first message of each kind of error, by the same names.
         totals: Sums of tokens, calls and seconds over all samples.
-        left_out: Prompts that have no part in scores by the group policy.
     """
 
     prompts: int
@@ -88,7 +87,6 @@ class RunSummary:
     tool_errors: dict[str, int] = field(default_factory=dict)
     messages: dict[str, str] = field(default_factory=dict)
     reward_threshold: float = field(default=1.0)
-    left_out: int = 0
     ungraded: int = 0
     short: dict[int, int] = field(default_factory=dict)
 
@@ -141,7 +139,6 @@ def summarize(
         messages={f"{where}: {kind}": message for (where, kind), message in table.messages.items()},
         totals={name: float(value) for name, value in sorted(table.totals.items())},
         reward_threshold=table.options.reward_threshold if reward_threshold is None else reward_threshold,
-        left_out=len(table.left_out),
         short={k: sum(0 < score.n < k for score in scores) for k in ks if k <= most},
     )
 
@@ -161,7 +158,7 @@ def compute_pass_hat_k(results: Results, k_values: Iterable[int], reward_thresho
 def flat_metrics(table: ScoreTable) -> dict[str, float]:
     """The evaluator's own metrics, as `{name: number}`: pass@k and pass^k for every k, means, counts and tokens."""
     summary = summarize(table, k_values=range(1, table.options.n_samples_per_prompt + 1))
-    counts = ("left_out", "samples", "scored", "unscored", "aborted", "ungraded")
+    counts = ("samples", "scored", "unscored", "aborted", "ungraded")
     sums, count = ("input_tokens", "output_tokens", "tool_calls"), summary.samples
     return {
         **{f"pass@{k}": mean.value for k, mean in summary.pass_at.items()},
@@ -169,7 +166,7 @@ def flat_metrics(table: ScoreTable) -> dict[str, float]:
         "mean_reward": summary.mean_reward.value,
         "mean_reward_low": summary.mean_reward.low,
         "mean_reward_high": summary.mean_reward.high,
-        "prompts": summary.prompts - summary.left_out,
+        "prompts": summary.prompts,
         **{name: getattr(summary, name) for name in counts},
         **{f"{name}_per_sample": summary.totals.get(name, 0.0) / count if count else math.nan for name in sums},
     }

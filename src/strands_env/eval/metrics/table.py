@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from strands_env.core import ErrorRecord, Outcome
 from strands_env.core.metrics import total_of
-from strands_env.eval.options import EvalOptions, GroupPolicy
+from strands_env.eval.options import EvalOptions
 from strands_env.eval.sample import EvalSample
 
 _SUMMED = (
@@ -44,7 +44,7 @@ class ScoreTable:
         aborted: Number of samples lost to infrastructure.
         ungraded: Number of unscored samples whose reward function failed.
         unscored: Number of samples without a reward, for whatever reason.
-        options: Options of the run: its group policy, its samples of each prompt, its threshold.
+        options: Options of the run: its samples of each prompt, its threshold.
         missing: Number of samples that the run should have and has not, being stopped or killed; 0 where not known.
         totals: Sums over all samples of token counts, model calls, tool calls and times.
     """
@@ -62,7 +62,6 @@ class ScoreTable:
         self.ungraded = 0
         self.unscored = 0
         self.missing = 0
-        self._lost: set[int] = set()
         self._index: dict[str, int] = {}
         self._prompts = array("q")
         self._rewards = array("d")
@@ -90,9 +89,7 @@ class ScoreTable:
             self.tasks.append(sample.task_digest)
         self._prompts.append(index)
         self._rewards.append(math.nan if sample.reward is None else sample.reward)
-        if sample.aborted:
-            self.aborted += 1
-            self._lost.add(index)
+        self.aborted += sample.aborted
         result = sample.step_result
         self.unscored += sample.reward is None
         self.ungraded += sample.reward is None and result.end.outcome is Outcome.GRADER
@@ -116,28 +113,9 @@ class ScoreTable:
         return len(self._prompts)
 
     @property
-    def _incomplete(self) -> NDArray[np.bool_]:
-        """bool[prompts]: those that the group policy leaves out, having lost a sample, or too few."""
-        if self.options.group_policy is GroupPolicy.KEEP:
-            return np.zeros(len(self.prompt_ids), dtype=bool)
-        incomplete = np.bincount(self.prompts, minlength=len(self.prompt_ids)) < self.options.n_samples_per_prompt
-        incomplete[list(self._lost)] = True
-        return incomplete
-
-    @property
-    def left_out(self) -> frozenset[str]:
-        """Ids of the prompts that have no part in scores by the group policy.
-
-        Their samples have no reward then; they stay in the counts, tokens, reasons and errors.
-        """
-        return frozenset(self.prompt_ids[index] for index in np.flatnonzero(self._incomplete))
-
-    @property
     def rewards(self) -> NDArray[np.float64]:
-        """float64[samples]; NaN where a sample has no reward that counts."""
-        rewards = np.array(self._rewards, dtype=np.float64)
-        rewards[self._incomplete[self.prompts]] = math.nan
-        return rewards
+        """float64[samples]; NaN where a sample has no reward."""
+        return np.array(self._rewards, dtype=np.float64)
 
     @property
     def prompts(self) -> NDArray[np.int64]:

@@ -45,7 +45,7 @@ class Evaluator:
         about: Metadata saved beside the results, such as the command line.
         **settings: Options of the group `run` of `strands_env.eval.options.EvalOptions`, such as
             `n_samples_per_prompt`, `max_concurrency`, `keep_tokens`, `output_path`,
-            `sampling_seed`, `group_policy`, `reward_threshold`.
+            `sampling_seed`, `reward_threshold`.
 
     Attributes:
         options: The options, all of them.
@@ -248,9 +248,8 @@ class Evaluator:
         """Metrics as `{name: number}`; what rests on no scored sample is NaN.
 
         pass@k and pass^k for every k up to `n_samples_per_prompt`, the mean reward with its 95% interval, counts,
-        tokens, and what `metrics_fns` return. Unscored samples, and prompts that `group_policy` leaves out (lost or
-        missing samples), are counted and take no other part. Without `results` those of the last
-        run count, or of the results file.
+        tokens, and what `metrics_fns` return. Unscored samples are counted and take no other part. Without `results`
+        those of the last run count, or of the results file.
         """
         if results is None:
             results = self.results or self.load_results()
@@ -259,7 +258,7 @@ class Evaluator:
         without = [name for name, value in metrics.items() if name.startswith("pass@") and math.isnan(value)]
         if without and metrics["scored"]:
             logger.warning("metrics=<%s> | NaN, as no prompt has so many scored samples", ", ".join(without))
-        counting = {name: samples for name, samples in results.items() if samples and name not in table.left_out}
+        counting = {name: samples for name, samples in results.items() if samples}
         for function in self.metrics_fns:
             metrics.update(function(counting))
         return metrics

@@ -15,7 +15,7 @@ from strands_env.core import Action, Outcome, StepResult, TerminationReason
 from strands_env.core.garbage import rare_collections
 from strands_env.core.seeds import FIELD as SEED_FIELD
 from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureError, StoreError, TooManyFailuresError
-from strands_env.eval.options import EvalOptions, GroupPolicy
+from strands_env.eval.options import EvalOptions
 from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
 from strands_env.eval.run.sampling import SampleRunner, fixed_seed
 from strands_env.eval.run.tasks import (
@@ -79,7 +79,6 @@ class Run:
         self.state = ProgressState(name=name)
         self._progress = GuardedProgress(*displays)
         self._results: dict[str, list[EvalSample | Entry | None]] = {}  # by prompt and index
-        self._failed_prompts: set[str] = set()
         self.namer = TaskNamer()
         self._same_failures: tuple[str, int] | None = ("", 0)  # of the first samples; None once one went otherwise
         self._has_said_no_tokens = False
@@ -251,8 +250,6 @@ class Run:
 
     async def _work(self, sampler: SampleRunner) -> None:
         while (job := await self._queue.get()) is not None:
-            if self._options.group_policy is GroupPolicy.STOP and job.prompt.id in self._failed_prompts:
-                continue
             prompt, index = job.prompt, job.index
             self.state.running += 1
             try:
@@ -299,7 +296,6 @@ class Run:
         else:
             self._count_saved(1)
         if sample.aborted:
-            self._failed_prompts.add(sample.prompt_id)
             self.state.lost += 1
             self.state.last_loss = str(sample.step_result.end)
             limit = self._options.max_failures

@@ -1,4 +1,4 @@
-"""The numbers of the command line: group policies, users' metrics, and what a continued run takes over."""
+"""The numbers of the command line: users' metrics, and what a continued run takes over."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ import pytest
 from strands_env.eval import read_results
 from tests.unit.strands_env.commands.test_eval_cli import FAST, HOOKS, evaluate
 
-LOSING = [f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:losing_one", "-n", "2", "--max-attempts", "1", *FAST]
 
-
-def test_the_group_policy_stays_with_the_run_and_a_lost_sample_counts_as_long_as_it_is_asked_for(tmp_path, capsys):
-    assert evaluate(*LOSING, "--group-policy", "drop", "-o", str(tmp_path)) == 1
-    shown = capsys.readouterr()
-    assert "1 prompt with lost or missing samples" in shown.out and "1 sample was lost" in shown.err
-    for more, left_out, status in (([], 1, 1), (["--group-policy", "keep"], 0, 1), (["-n", "1"], 0, 0)):
-        assert evaluate(*LOSING, *more, "-o", str(tmp_path), "--resume", "--json") == status
-        assert json.loads(capsys.readouterr().out)["left_out"] == left_out
+def test_a_lost_sample_counts_as_long_as_it_is_asked_for(tmp_path, capsys):
+    losing = [f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:losing_one", "--max-attempts", "1", *FAST, "-o", str(tmp_path)]
+    assert evaluate(*losing, "-n", "2") == 1
+    assert "1 sample was lost" in capsys.readouterr().err
+    assert evaluate(*losing, "--resume") == 1
+    assert evaluate(*losing, "--resume", "-n", "1") == 0
 
 
 def test_metrics_of_the_evaluator_are_shown(tmp_path, capsys):

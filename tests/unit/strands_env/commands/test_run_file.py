@@ -79,9 +79,9 @@ def test_options_come_back_from_their_file_without_secrets_and_defaults():
         sampling={"temperature": 0.7, "stop": ["ä"]},
         columns={"question": "q"},
         keep_tokens=False,
+        max_attempts=5,
         sampling_seed=5,
         track=("wandb",),
-        group_policy="drop",
     )
     text = run_file_text(options)
     values = parse_run_file(text)

@@ -127,7 +127,6 @@ async def test_the_time_of_a_killed_run_counts_when_it_is_continued(tmp_path, mo
         ({"sample_timeout": 0}, "sample_timeout"),
         ({"max_failures": -1}, "max_failures"),
         ({"keep_results": False, "output_path": None}, "output_path"),
-        ({"group_policy": "sometimes"}, "sometimes"),
         ({"metrics_fns": [], "metric_fns": []}, "two names"),
         ({"executor": object()}, "exactly one"),
     ],
@@ -447,19 +446,16 @@ async def test_too_many_failures_end_the_run_and_its_display_and_keep_what_is_do
     assert calls[-1] == "finish"
 
 
-async def test_a_lost_sample_has_no_reward_and_counts_as_the_group_policy_says():
+async def test_a_lost_sample_has_no_reward_and_the_others_of_its_prompt_count():
     def answer(action: Action) -> StepResult:
         return lost() if action.task_context.id == "p0_0" else outcome()
 
-    made = {}
-    for policy in ("keep", "drop", "stop"):
-        options = {"n_samples_per_prompt": 3, "max_concurrency": 1, "retry": AT_ONCE, "group_policy": policy}
-        evaluator = Evaluator(lambda: FakeEnv(answer), output_path=None, **options)
-        results = await evaluator.run(tasks(2))
-        found = evaluator.compute_metrics(results)
-        assert (found["pass@1"], found["aborted"]) == (1.0, 1)
-        made[policy] = (len(results["p0"]), found["prompts"], found["scored"])
-    assert made == {"keep": (3, 2, 5), "drop": (3, 1, 3), "stop": (1, 1, 3)}
+    options = {"n_samples_per_prompt": 3, "max_concurrency": 1, "retry": AT_ONCE}
+    evaluator = Evaluator(lambda: FakeEnv(answer), output_path=None, **options)
+    results = await evaluator.run(tasks(2))
+    found = evaluator.compute_metrics(results)
+    assert (found["pass@1"], found["aborted"]) == (1.0, 1)
+    assert (len(results["p0"]), found["prompts"], found["scored"]) == (3, 2, 5)
 
 
 async def test_validate_sample_refuses_and_resume_tries_again(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import pickle
 from dataclasses import replace
 
@@ -14,10 +15,11 @@ from strands_env.commands.recipe.factories import benchmark_of_data, make_model_
 from strands_env.commands.recipe.task_files import DataBenchmark
 from strands_env.core.backends import BACKENDS, ModelBackend
 from strands_env.core.jsonable import lacks_secrets, without_secrets
-from strands_env.eval import EvalOptions, Evaluator, read_scores, summarize
+from strands_env.eval import EvalOptions, Evaluator, StoreCorruptError, read_scores, summarize
 from strands_env.eval.options import OPTIONS, SAMPLING
 from strands_env.eval.report import write_report
 from strands_env.eval.saved import SavedRun
+from strands_env.eval.store import StorePaths
 from tests.unit.eval_support import FakeEnv, outcome, tasks
 from tests.unit.strands_env.eval.test_eval_report import islands
 
@@ -52,7 +54,7 @@ def test_options_of_the_model_reach_the_factory_hooks_and_the_identity_of_a_run(
 
 def test_what_is_recorded_comes_back_without_secrets():
     options = EvalOptions(
-        benchmark="a:b", env_config={"api_key": "hunter2", "size": 3}, group_policy="drop", track=("wandb",), limit=2
+        benchmark="a:b", env_config={"api_key": "hunter2", "size": 3}, max_attempts=5, track=("wandb",), limit=2
     )
     assert "hunter2" not in repr(options.to_saved())
     back = EvalOptions.of_saved({**options.to_saved(), "an_option_of_later": 1})
@@ -60,8 +62,16 @@ def test_what_is_recorded_comes_back_without_secrets():
     assert pickle.loads(pickle.dumps(options)) == options
 
 
+def test_saved_options_that_no_run_has_are_named_and_a_users_own_facts_are_not_taken_for_them(tmp_path):
+    with pytest.raises(StoreCorruptError, match="n_samples_per_prompt"):
+        _ = SavedRun(paths=StorePaths.of("run"), document={"about": {"options": {"n_samples_per_prompt": "2"}}}).options
+    about = {"options": {"n_samples_per_prompt": "4"}}
+    asyncio.run(Evaluator(lambda: FakeEnv(lambda _: outcome()), output_path=tmp_path, about=about).run(tasks(1)))
+    assert SavedRun.of(tmp_path).options.n_samples_per_prompt == 1
+
+
 @pytest.mark.parametrize(
-    ("kind", "given", "known"), [(Evaluator, "backend", "group_policy"), (DataBenchmark, "track", "columns")]
+    ("kind", "given", "known"), [(Evaluator, "backend", "reward_threshold"), (DataBenchmark, "track", "columns")]
 )
 def test_an_option_that_is_not_the_evaluators_is_refused(kind, given, known):
     with pytest.raises(TypeError, match=rf"{kind.__name__}\(\) got an unexpected keyword argument '{given}'.*{known}"):

@@ -20,7 +20,7 @@ function tilesView(data, show) {
     tile(isOne ? "Reward, pass@1" : "Mean reward", number(sum.mean_reward.value), `${intervalText(sum.mean_reward)} ${level}`),
     !isOne && tile("pass@1", number(sum.pass_at[1]?.value), sum.pass_at[1] ? intervalText(sum.pass_at[1]) : ""),
     last > 1 && tile(`pass@${last}`, number(sum.pass_at[last].value), `pass^${last} ${number(sum.pass_hat[last].value)}`),
-    tile("Samples", whole(sum.samples), `of ${quantity(sum.prompts, "prompt")}, ${lost}${sum.left_out ? `; ${quantity(sum.left_out, "prompt")} left out` : ""}`),
+    tile("Samples", whole(sum.samples), `of ${quantity(sum.prompts, "prompt")}, ${lost}`),
     tile("Tokens", whole(totals.output_tokens || 0), `sampled, ${whole(totals.input_tokens || 0)} read`),
     tile("Time", clock(data.header.wall_s ?? totals.wall_s), sum.samples ? `${clock(totals.wall_s / sum.samples)} a rollout` : ""),
     data.drift && tile("Drift", `${whole(data.drift.changed_trajectories)} of ${whole(data.drift.trajectories)}`, data.drift.changed_trajectories ? link("would change: show", "drift>0") : "trajectories would change", "drift-tile"),
