@@ -38,7 +38,7 @@ TIME_SAVED_FROM, TIME_SAVED_EVERY = 1.0, 30.0
 SHOWN_EVERY = 1.0  # seconds after which a display is told of a run in which nothing ended
 # Jobs of a list that wait for a worker: one at a time would cost a turn of the event loop each. Any other source is
 # read no further than it is run.
-READ_AHEAD = 16
+READ_AHEAD = 64
 PASSED_AT_ONCE = 64  # finished samples that a resumed run passes over before it lets others have the event loop
 
 

@@ -39,6 +39,7 @@ from strands_sglang.lines import pack, unpack
 
 _BEGINNING = b'{"id":"'
 _HEAD = ("id", "prompt_id", "index", "aborted", "attempts", "duration_s", "place")
+_head_of = attrgetter(*_HEAD)
 _BODY = b',"action":'  # the end of the head: in JSON text these quotes would be escaped
 _LARGE: Any = {"observation": {"tokens": True, "tools": True}, "trajectories": True}  # `tokens` of the line has these
 
@@ -135,7 +136,7 @@ def write_sample(sample: EvalSample) -> Line:
     """
     action, result = sample.action, sample.step_result
     reward: Any = getattr(result.reward, "reward", None)  # its fields may have been set to anything
-    head = dict(zip(_HEAD, attrgetter(*_HEAD)(sample), strict=True))
+    head = dict(zip(_HEAD, _head_of(sample), strict=True))
     is_scored = isinstance(reward, float | int) and math.isfinite(reward) and not head["aborted"]
     head |= {"task": sample.task_digest, "reward": reward if is_scored else None}
     has_tokens = result.observation.tokens is not None or result.trajectories
