@@ -102,8 +102,8 @@ def plain(value: Any, where: str = "it", leaf: Callable[[Any], Any] | None = Non
         for name, item in value.items():
             if type(name) is not str or not name.isascii():
                 break
-            is_text = type(item) is str and item.isascii()
-            items[name] = item if is_text else plain(item, f"{where}.{name}", leaf)
+            is_itself = item is None or (type(item) is str and item.isascii())
+            items[name] = item if is_itself else plain(item, f"{where}.{name}", leaf)
         else:
             return items
     match value:

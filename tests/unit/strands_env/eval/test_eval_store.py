@@ -5,6 +5,7 @@ import math
 import os
 import re
 import threading
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -384,12 +385,14 @@ def test_a_configuration_that_is_none_is_refused(text, paths):
 
 def test_versions_of_packages_are_looked_up_once_in_a_process(paths, monkeypatch):
     asked: list[str] = []
-    monkeypatch.setattr(config.metadata, "version", lambda name: asked.append(name) or "1")
+    look_up = metadata.distribution
+    monkeypatch.setattr(config.metadata, "distribution", lambda name: asked.append(name) or look_up(name))
     config.versions.cache_clear()
     try:
         saved = RunConfig(paths.run, {})
         for seconds in (1.0, 2.0):
             saved.spend(seconds)
         assert len(asked) == len(set(asked)) > 0
+        assert config.versions()["pydantic"] == metadata.version("pydantic")
     finally:
         config.versions.cache_clear()
