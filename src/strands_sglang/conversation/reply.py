@@ -11,7 +11,7 @@ import pydantic
 
 from ..exceptions import StructuredOutputError
 from ..tokenizer import TokenizerAdapter
-from ..tool_parsers import ParseOutput, ToolParser, ToolParseResult
+from ..tool_parsers import ToolParser, ToolParseResult
 from ..tool_parsers.splitting import SegmentKind, ThinkTokens
 from ..tool_parsers.values import JSONError, load_json
 from ..trajectory import Call, Completion, FinishType, Message, ToolCall, Turn
@@ -113,7 +113,9 @@ def read_reply(
         parsed = parser.parse_all(text, in_reasoning=in_reasoning, read_calls=False)
         return ReadReply(_reply(parsed.reasoning, parsed.text), (), _STOP_REASONS[finish.type], stop_string)
     parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
-    stop = completion.last_stop if ids is completion.output_ids and _ends_open(parsed) else None
+    # In text or reasoning, not in a call.
+    ends_open = bool(parsed.segments) and parsed.segments[-1].kind in (SegmentKind.TEXT, SegmentKind.REASONING)
+    stop = completion.last_stop if ids is completion.output_ids and ends_open else None
     if stop is not None and tokens.is_control(stop):
         text = tokens.decode(ids[:-1])  # a token that ends calls has ended a reply in which none is open
         parsed = parser.parse_all(text, in_reasoning=in_reasoning, tools=tools)
@@ -135,11 +137,6 @@ def read_reply(
         visible = "".join(text[each.start : each.end] for each in parsed.segments if each.kind in shown)
     stop_reason = STOP_TOOL_USE if reply_calls else STOP_END_TURN
     return ReadReply(_reply(parsed.reasoning, visible, reply_calls), calls, stop_reason, stop_string)
-
-
-def _ends_open(parsed: ParseOutput) -> bool:
-    """True if a reply ends in text or reasoning, not in a call."""
-    return bool(parsed.segments) and parsed.segments[-1].kind in (SegmentKind.TEXT, SegmentKind.REASONING)
 
 
 def _reply(reasoning: str, visible: str, calls: Sequence[Call] = ()) -> Message:

@@ -93,7 +93,11 @@ def learn_frame(
         reader = parser.with_frame(ReplyFrame(tags=tags, opening=printed.opening))
         frame = replace(_learn(reader, replies), tags=tags, opening=printed.opening)
         reader = parser.with_frame(frame)
-        wrong = [(reply, read) for reply, _, read in _read(reader, replies) if not _is_exact(reply, read)]
+        wrong = [
+            (reply, read)
+            for reply, _, read in _read(reader, replies)
+            if (read.reasoning.strip(), read.text.strip()) != (reply.thought, reply.said)
+        ]
         if not wrong:
             return (frame if frame.texts or tags is not None else None), ""
         for reply, read in wrong:
@@ -150,7 +154,3 @@ def _read(parser: ToolParser, replies: Sequence[PrintedReply]) -> Iterator[tuple
             if [call.input for call in read.calls] == arguments:
                 yield reply, text, read
                 break
-
-
-def _is_exact(reply: PrintedReply, read: ParseOutput) -> bool:
-    return (read.reasoning.strip(), read.text.strip()) == (reply.thought, reply.said)

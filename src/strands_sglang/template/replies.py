@@ -210,7 +210,9 @@ def _reply_start(before: str, prompt: str, specials: tuple[str, ...]) -> int | N
     """
     if before.startswith(prompt):
         return len(prompt)
-    same = _whole_tokens(before, common_prefix(before, prompt), specials)
+    same = common_prefix(before, prompt)
+    # Less where a token would be cut.
+    same = next((at for at, token in _tokens(before, specials).items() if at < same < at + len(token)), same)
     # The prompt may print instructions in front of the header, or open reasoning behind it.
     starts = list(_tokens(prompt, specials))
     for end in (len(prompt), *reversed(starts)):
@@ -272,11 +274,6 @@ def _common_end(a: str, b: str, specials: tuple[str, ...]) -> int:
         if at < start < at + len(token):
             return len(a) - at - len(token)
     return length
-
-
-def _whole_tokens(text: str, length: int, specials: tuple[str, ...]) -> int:
-    """The length, or less where a token would be cut."""
-    return next((at for at, token in _tokens(text, specials).items() if at < length < at + len(token)), length)
 
 
 def _tokens(text: str, specials: tuple[str, ...]) -> dict[int, str]:
