@@ -39,7 +39,7 @@ def _without_numpy(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and hasattr(value, "dtype") else value
 
 
-def _must(holds: object, words: str) -> None:
+def must(holds: object, words: str) -> None:
     """Refuse a value of a parameter unless something holds of it."""
     if not holds:
         raise ValueError(f"must {words}")
@@ -48,20 +48,20 @@ def _must(holds: object, words: str) -> None:
 def _check_strings(value: Any) -> str | list[str]:
     items = [value] if isinstance(value, str) else value
     is_list = isinstance(items, list | tuple) and all(isinstance(item, str) for item in items)
-    _must(is_list, "be a string or a list of strings")
-    _must(len(items) <= 32, f"be at most 32 strings, not {len(items)}")  # SGLang's limit, as the 256 bytes below
-    _must(all(items), "not hold an empty string, which would end every reply at once")
+    must(is_list, "be a string or a list of strings")
+    must(len(items) <= 32, f"be at most 32 strings, not {len(items)}")  # SGLang's limit, as the 256 bytes below
+    must(all(items), "not hold an empty string, which would end every reply at once")
     return value if isinstance(value, str) else list(items)
 
 
 def _check_patterns(value: Any) -> str | list[str]:
     patterns = _check_strings(value)
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        _must(len(pattern.encode()) <= 256, "be patterns of at most 256 bytes")
+        must(len(pattern.encode()) <= 256, "be patterns of at most 256 bytes")
         try:
             re.compile(pattern)
         except (re.error, RecursionError, OverflowError) as error:
-            _must(False, f"be regular expressions ({error} in {pattern!r})")
+            must(False, f"be regular expressions ({error} in {pattern!r})")
     return patterns
 
 
@@ -69,22 +69,22 @@ def _check_token_ids(value: Any) -> list[int]:
     is_list = isinstance(value, list | tuple | set | frozenset)
     items: list[Any] = [_without_numpy(item) for item in value] if is_list else [None]
     are_ids = all(type(item) is int and item >= 0 for item in items)  # True is an int as well
-    _must(are_ids, "be a list of token ids, integers of at least 0")
+    must(are_ids, "be a list of token ids, integers of at least 0")
     return items
 
 
 def _check_bias(value: Any) -> dict[str, float]:
-    _must(isinstance(value, Mapping), "be a mapping of token ids (as strings) to numbers")
+    must(isinstance(value, Mapping), "be a mapping of token ids (as strings) to numbers")
     bias = {str(token): _without_numpy(amount) for token, amount in value.items()}
-    _must(all(re.fullmatch("[0-9]+", token) for token in bias), "have token ids as keys")
+    must(all(re.fullmatch("[0-9]+", token) for token in bias), "have token ids as keys")
     are_numbers = all(type(amount) in (int, float) and math.isfinite(amount) for amount in bias.values())
-    _must(are_numbers, "have a finite number for every token id")
+    must(are_numbers, "have a finite number for every token id")
     return bias
 
 
 def _check_grammar(value: Any) -> str:
-    _must(not isinstance(value, dict | list), "be a string; use json.dumps(...)")
-    _must(isinstance(value, str) and value, "be a non-empty string")
+    must(not isinstance(value, dict | list), "be a string; use json.dumps(...)")
+    must(isinstance(value, str) and value, "be a non-empty string")
     return str(value)
 
 

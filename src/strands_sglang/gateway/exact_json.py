@@ -66,10 +66,8 @@ def loads(raw: bytes) -> Any:
         # Every key has a colon, so one that was given twice leaves fewer of them in the text written again.
         if raw.count(b":") == orjson.dumps(_wrapped(value)).count(b":"):
             return value
-    except ValueError:  # orjson's own error as well
+    except (TypeError, ValueError):  # it is too deep, or orjson's own error
         pass
-    except TypeError:
-        raise JSONError(_TOO_DEEP) from None
     try:
         value = STRICT_DECODER.decode(raw.decode())
     except JSONError:

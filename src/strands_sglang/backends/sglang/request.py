@@ -16,7 +16,7 @@ from ...exceptions import BackendRequestError
 from .. import sampling
 from ..contract import Capabilities, GenerateRequest, LogprobKind, PromptScoring
 from ..http.client_options import check_rid
-from ..sampling import CONSTRAINTS, Count, SamplingParams
+from ..sampling import CONSTRAINTS, Count, SamplingParams, must
 
 CONTEXT_RESERVE = 2
 """Tokens the server keeps free: with `max_new_tokens` equal to `context - prompt`, two fewer are sampled.
@@ -64,17 +64,16 @@ _INEXACT = frozenset({"video_data", "audio_data"})
 
 
 def _check_mapping(value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise ValueError("must be a mapping with string keys")
+    must(isinstance(value, Mapping) and all(isinstance(name, str) for name in value), "be a mapping with string keys")
     try:  # a copy; NaN would be sent as null
-        return dict(json.loads(json.dumps(dict(value), allow_nan=False)))
+        value = json.loads(json.dumps(dict(value), allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"must hold JSON values only ({error})") from None
+        must(False, f"hold JSON values only ({error})")
+    return dict(value)
 
 
 def _check_one(value: Any) -> int:
-    if isinstance(value, bool) or value != 1:
-        raise ValueError("must be 1, since a call has one answer")
+    must(value == 1 and not isinstance(value, bool), "be 1, since a call has one answer")
     return 1
 
 
