@@ -464,7 +464,10 @@ class StepResult(PartedModel, StoredModel):
     @model_validator(mode="before")
     @classmethod
     def _make_end(cls, data: Any) -> Any:
-        end = {part: data[name] for name, part in _PARTS_OF_END if name in data} if isinstance(data, dict) else None
+        end = {}
+        for name, part in _PARTS_OF_END if isinstance(data, dict) else ():
+            if name in data:
+                end[part] = data[name]
         return {**data, "end": end} if end else data
 
     @computed_field  # type: ignore[prop-decorator]
