@@ -271,7 +271,8 @@ class Run:
                 await self._finish(sample)
             finally:
                 self.state.running -= 1
-            await asyncio.sleep(0)  # an environment that never waits shares the event loop all the same
+            if not self._queue.empty():  # an environment that never waits shares the event loop all the same
+                await asyncio.sleep(0)
         if self._queue.empty():
             self._queue.put_nowait(None)  # for the next worker
 

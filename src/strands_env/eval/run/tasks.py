@@ -99,21 +99,21 @@ def task_digest(action: Action) -> str:
 
 def with_context(action: Action, **fields: Any) -> Action:
     """A copy of a task with other fields of its context; the rest is shared."""
-    copied = _copy(action, copy.copy)
-    copied.__dict__["task_context"] = _copy(action.task_context, copy.copy)
+    copied = _copy(action)
+    copied.__dict__["task_context"] = _copy(action.task_context)
     set_context(copied, **fields)
     return copied
 
 
-def _copy(model: M, copy_values: Callable[[Any], Any]) -> M:
+def _copy(model: M, copy_values: Callable[[Any], Any] = dict.copy) -> M:
     """A copy of a task or its context, at a part of the cost of pydantic's."""
     if type(model) is not Action and type(model) is not TaskContext:
-        copied: M = copy_values(model)  # a class of the user's may have a copying of its own
-        return copied
+        return copy.copy(model)  # a class of the user's may have a copying of its own
     copied = type(model).__new__(type(model))
     assign = object.__setattr__  # pydantic's own validates
     assign(copied, "__dict__", copy_values(model.__dict__))
-    assign(copied, "__pydantic_extra__", copy_values(model.__pydantic_extra__))
+    extra = model.__pydantic_extra__
+    assign(copied, "__pydantic_extra__", None if extra is None else copy_values(extra))
     assign(copied, "__pydantic_fields_set__", model.__pydantic_fields_set__.copy())
     assign(copied, "__pydantic_private__", None)
     return copied
@@ -131,7 +131,7 @@ def copy_of(action: Action) -> Action:
     try:
         if type(action) is not Action or type(action.task_context) is not TaskContext:
             return copy.deepcopy(action)
-        copied = _copy(action, copy.copy)
+        copied = _copy(action)
         copied.__dict__["message"] = copy_data(action.message)
         copied.__dict__["task_context"] = _copy(action.task_context, copy_data)
         return copied
