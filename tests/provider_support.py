@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -11,6 +12,10 @@ from strands import Agent, tool
 from strands_sglang import SGLangModel
 from strands_sglang.backends.engine.tiny import make_tiny_tokenizer
 from strands_sglang.testing import Reply, ScriptedClient
+
+# One module under the names that tests in this process and programs they start know it by: one tokenizer for both.
+for name in ("provider_support", "tests.provider_support"):
+    sys.modules.setdefault(name, sys.modules[__name__])
 
 
 @lru_cache(maxsize=1)

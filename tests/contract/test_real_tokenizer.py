@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from provider_support import add, call
-from qwen_support import qwen3_tokenizer
 from strands import Agent
 
 from strands_env.eval.drift import DriftKind, find_drift
 from strands_sglang import SGLangModel
 from strands_sglang.testing import Reply, ScriptedClient
+from tests.qwen_support import qwen3_tokenizer
 
 TEMPLATES = ["qwen3-0.6b", "qwen3-4b-instruct-2507", "qwen3-4b-thinking-2507", "qwen2.5-7b-instruct"]
 
