@@ -301,11 +301,6 @@ def is_denied(before: str, after: str) -> bool:
     return bool(_DENIED_BEFORE.search(before[-200:]) or _DENIED_AFTER.match(after) or is_supposed(before))
 
 
-def is_negated(sentence: str) -> bool:
-    """True if a sentence has a negation: `I see no reason for B`."""
-    return _NEGATED.search(sentence) is not None
-
-
 def is_supposed(before: str) -> bool:
     """True if an answer is hypothetical or attributed to others: `If the answer is B`, `Many would choose B`."""
     return _SUPPOSED.search(before[-200:]) is not None
