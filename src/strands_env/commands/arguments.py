@@ -91,7 +91,7 @@ def add_rescore(parser: argparse.ArgumentParser) -> None:
 def add_export(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `export`."""
     _add_run(parser)
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help=".parquet for samples, else .jsonl")
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help=".parquet for samples, otherwise .jsonl")
     formats = (
         "samples: our neutral columns, one row a path; sft: messages, ids and labels; prompts: pass rates and sampling "
         "weights for the next run (samples)"
@@ -151,7 +151,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     tasks.add_argument("--backend", default="bubblewrap", metavar="NAME", help="bubblewrap, docker, podman, ...")
     tasks.add_argument("--backend-options", type=json_object, metavar="JSON", help="options of the backend")
     tasks.add_argument("--verifier", choices=["task", "separate", "in-place"], default="task", help="where tests run")
-    tasks.add_argument("--work", nargs="+", metavar="PATH", help="what counts as work beside the work directory")
+    tasks.add_argument("--work", nargs="+", metavar="PATH", help="paths that count as work beside the work directory")
     tasks.add_argument("--keep-processes", action="store_true", help="leave servers of the solution running for tests")
     tasks.add_argument("--cheats", action="store_true", help="also try our own cheats on every task")
     tasks.add_argument("--concurrency", type=positive, default=4, metavar="N", help="trials at the same time (4)")
@@ -209,11 +209,11 @@ COMMANDS: dict[str, tuple[AddArguments, str]] = {
     "rescore": (add_rescore, "score saved rollouts with another reward; nothing is sampled again"),
     "export": (add_export, "write a run as training data: Parquet or JSON Lines"),
     "watch": (add_watch, "watch a run or a training in progress, in the terminal or a browser"),
-    "health": (add_health, "find what is unsound in rollouts, and what to do about it"),
+    "health": (add_health, "find problems in rollouts, with advice"),
     "check": (add_check, "try an environment and prove its reward on the tasks; try container tasks"),
     "init": (add_init, "make a folder with an environment, a reward, tasks, a test and a run.yaml"),
-    "demo": (add_demo, "sample rollouts of a small model, and see what re-tokenising would change"),
-    "doctor": (add_doctor, "report what works on this machine, and how to fix what does not"),
+    "demo": (add_demo, "sample rollouts of a small model, and see the tokens that re-tokenising would change"),
+    "doctor": (add_doctor, "check this machine and suggest fixes"),
     "images": (add_images, "the container images of sandboxes without a daemon"),
 }
 """Every subcommand: the function that adds its arguments, and one line of help. Its module has its name."""

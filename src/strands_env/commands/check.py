@@ -29,7 +29,7 @@ CALLED = 200
 
 def run(args: argparse.Namespace) -> int:
     """Check."""
-    run_user_code(verbose=args.verbose, level=logging.CRITICAL)  # the findings say what is wrong
+    run_user_code(verbose=args.verbose, level=logging.CRITICAL)  # the findings explain it
     if args.env is None and args.benchmark is None and args.data_path is None:
         raise CommandError("nothing to check: give --env module:function, a benchmark, or --data PATH", Exit.USAGE)
     if args.env is None and args.benchmark is None and Path(args.data_path).is_dir():

@@ -57,7 +57,7 @@ def _read_configuration(path: str) -> dict[str, Any]:
     """Configuration of a run, as far as it decides results; empty if it was not saved."""
     saved = SavedRun.of(path)
     config = dict(saved.config)
-    # The reward of a run that was scored again is what scored it, not what its environment has.
+    # The reward of a run that was scored again is the new one, not its environment's.
     rescored = config.pop("rescored", None) or {}
     reward = rescored.get("reward") or saved.environment.get("reward_fn")
     return config if reward is None else {**config, "reward": reward}

@@ -112,7 +112,7 @@ async def _example(drifted: list[AnsweredQuestion], engine: Any) -> dict[str, An
     assert one.result.main_trajectory is not None
     tokens = one.result.main_trajectory.tokens
     ids, again = [int(token) for token in tokens.token_ids], list(span.retokenized_ids)
-    # The other tokens in the same place: what they would have cost the model.
+    # The other tokens in the same place, and their cost for the model.
     scored = await engine.score([*ids[: span.start], *again], start=span.start)
 
     def texts(tokens: list[int]) -> list[str]:
@@ -138,7 +138,7 @@ async def _example(drifted: list[AnsweredQuestion], engine: Any) -> dict[str, An
 def summary_lines(
     answered: list[AnsweredQuestion], example: dict[str, Any] | None, totals: DriftTotals, right: int
 ) -> Iterator[str]:
-    """The rollouts and their count, the place where one drifts and what it means, and the next command."""
+    """The rollouts and their count, the place where one drifts and its meaning, and the next command."""
     yield ""
     for one in answered:
         text, width = _text(one.result), max(20, columns(sys.stdout) - 29)
@@ -168,7 +168,7 @@ def _text(result: StepResult) -> str:
 
 
 def _lines(example: dict[str, Any], totals: DriftTotals) -> list[str]:
-    """The two rows of tokens, and what they mean."""
+    """The two rows of tokens, and their meaning."""
     changed = f"{totals.changed_tokens} of {totals.sampled_tokens} sampled tokens, in {totals.changed_trajectories}"
     rows, numbers = [], []
     for title, name in (("sampled", "sampled"), ("from text", "retokenized")):

@@ -101,7 +101,7 @@ class Display:
         self._said = ""
 
     def start(self, state: ProgressState) -> None:
-        """Say what begins."""
+        """Announce the run."""
         self._last = time.monotonic()
         total = "a stream of tasks" if state.total is None else f"{state.total} samples"
         write_to(self._stream, f"{state.name or 'evaluation'}: {total}\n")

@@ -1,4 +1,4 @@
-"""`strands-env doctor`: what works on this machine, and how to fix what does not."""
+"""`strands-env doctor`: check this machine and suggest fixes."""
 
 from __future__ import annotations
 

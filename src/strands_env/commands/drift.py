@@ -1,4 +1,4 @@
-"""`strands-sglang drift`: what re-tokenising a run's texts would have changed."""
+"""`strands-sglang drift`: the tokens that re-tokenising a run's texts would have changed."""
 
 from __future__ import annotations
 

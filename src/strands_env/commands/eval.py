@@ -12,7 +12,7 @@ from strands_sglang.command_line import Exit
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check what was named, then load what runs it."""
+    """Check the names, then load the code that runs them."""
     run_user_code(verbose=args.verbose)
     if args.list:
         return _list(as_json=args.json)

@@ -1,4 +1,4 @@
-"""The run of `strands-env eval`, and its result; all that it needs is loaded with this module."""
+"""The run of `strands-env eval`, and its result; its imports are loaded with this module."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _PASSING = frozenset({TerminationReason.CONNECTION_ERROR, TerminationReason.THROTTLED, TerminationReason.ABORTED})
 DRIFT_TOKENS = 1_000_000
-"""Tokens in which the summary looks for what re-tokenising would have changed; `drift` has no limit."""
+"""Tokens in which the summary looks for drift; `drift` has no limit."""
 
 
 def run_benchmark(arguments: Mapping[str, Any]) -> int:
@@ -73,7 +73,7 @@ def run_benchmark(arguments: Mapping[str, Any]) -> int:
     except StoreError as error:
         if not isinstance(error.__cause__, OSError):
             raise
-        saved = "what was written before stays: make room, then continue with --resume"
+        saved = "earlier samples are kept: make room, then continue with --resume"
         raise CommandError(f"{error}; {saved}", Exit.REFUSED) from error
     return _show(evaluator, status, as_json=as_json, trackers=trackers)
 
@@ -119,7 +119,7 @@ async def _evaluate(evaluation: Evaluation) -> Exit:
             evaluator.stop()
             if sys.stderr is not None and sys.stderr.isatty():
                 write_to(sys.stderr, "\n")  # below the line that is drawn, and the ^C in it
-            note("eval", "stopping: what is under way is finished and saved first; Ctrl-C again cancels it")
+            note("eval", "stopping: samples under way are finished and saved first; Ctrl-C again cancels them")
         interrupted = True
 
     # The first signal stops taking samples, the second cancels: both save what is finished. The loop forgets these
@@ -218,7 +218,7 @@ def _ending(evaluator: Evaluator, summary: RunSummary, failure: str | None) -> t
 
 
 def _own_metrics(evaluator: Evaluator, table: ScoreTable) -> tuple[dict[str, Any], str | None]:
-    """Metrics of the evaluator's class or its `metrics_fns` that differ from the usual ones, and what they raised."""
+    """Metrics of the evaluator's class or its `metrics_fns` that differ from the usual ones, and their error."""
     if type(evaluator).compute_metrics is Evaluator.compute_metrics and not evaluator.metrics_fns:
         return {}, None
     try:

@@ -1,4 +1,4 @@
-"""`strands-env health`: what is unsound in rollouts, and what to do about it."""
+"""`strands-env health`: problems in rollouts, with advice."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from strands_sglang.command_line import Exit
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the second word says."""
+    """Run the subcommand."""
     store = ImageStore()
     with explain_errors(OSError, status=Exit.FAILED):
         match args.action:

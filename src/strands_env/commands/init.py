@@ -22,7 +22,7 @@ _FILES = {
     "pytest.ini.txt": "pytest.ini",
     "README.md.txt": "README.md",
 }
-"""Our templates and what they become."""
+"""Our templates and the files made from them."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -160,7 +160,7 @@ async def _score(saved: SavedRun, args: argparse.Namespace) -> Mismatch:
         else:
             make, address = client_class(args.server)
             client = make(address, max_retries=3)
-            client.served_tokenizer(is_optional=True)  # says what is wrong with an address
+            client.served_tokenizer(is_optional=True)  # explains a wrong address
     try:
         vocab_size = None
         if args.server is not None:

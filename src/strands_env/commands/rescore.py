@@ -86,7 +86,7 @@ def _scorer(saved: SavedRun, args: argparse.Namespace) -> EnvFactory:
     """A factory of environments that score; the model is only made where a reward asks for it."""
     if args.reward is not None:
         if args.env is not None or args.env_config is not None:
-            raise EvalError("give --reward, or --env with --env-config, not both: each names what scores")
+            raise EvalError("give --reward, or --env with --env-config, not both: each names a reward")
         reward = load_reward(args.reward)
 
         def make_model() -> Any:
@@ -95,7 +95,7 @@ def _scorer(saved: SavedRun, args: argparse.Namespace) -> EnvFactory:
         return lambda: Environment(model_factory=make_model, reward_fn=reward)
     options = saved.options
     if args.env is None and options.benchmark is None:
-        raise EvalError(f"{args.run!r} was not saved by 'strands-env eval': name what scores with --reward or --env")
+        raise EvalError(f"{args.run!r} was not saved by 'strands-env eval': name the reward with --reward or --env")
     if args.env is not None:
         options = replace(options, env=args.env, reward=None)
     if args.env_config is not None:

@@ -46,7 +46,7 @@ def note(command: str, text: object) -> None:
 
 @contextmanager
 def announce(text: str | None, *, quiet: bool = False) -> Iterator[None]:
-    """Print on standard error what is being done, and afterwards how long it took; nothing if `text` is None."""
+    """Print the current work on standard error, and afterwards its time; nothing if `text` is None."""
     out: TextIO | None = sys.stderr
     if text is None or quiet or out is None:
         yield
@@ -69,7 +69,7 @@ def write_to(stream: TextIO, text: str) -> None:
 
 
 def run_user_code(*, verbose: bool, level: int = logging.ERROR) -> None:
-    """Make what the user wrote in this folder importable, and log from `level`, or where it raised, if `verbose`."""
+    """Make the user's modules in this folder importable, and log from `level`, or where it raised, if `verbose`."""
     logging.basicConfig(level=logging.WARNING if verbose else level, format="%(name)s: %(message)s")
     sys.path.insert(0, "")
 
@@ -99,7 +99,7 @@ def explain(error: BaseException, *expected: type[Exception], status: Exit = Exi
 
 @contextmanager
 def explain_errors(*expected: type[Exception], status: Exit = Exit.USAGE) -> Iterator[None]:
-    """Surrounds work with what a user gave: errors of the `expected` types have a sentence and this status, too."""
+    """Surrounds work on a user's input: errors of the `expected` types have a sentence and this status, too."""
     try:
         yield
     except Exception as error:

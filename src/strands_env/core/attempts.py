@@ -1,7 +1,7 @@
 """Attempts of a rollout: one that is lost is repeated, for the evaluator and every trainer; and of a search.
 
-Lost is what the table in `termination.py` calls the infrastructure's doing. The policy's outcomes are never repeated,
-slow rollouts among them: sampled again until they are short, they would bias what is measured and trained.
+An attempt is lost if the table in `termination.py` holds infrastructure responsible. The policy's outcomes are never
+repeated, slow rollouts among them: sampled again until they are short, they would bias measurement and training.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def run_attempts(
     retry: RetryPolicy,
     name: str = "",
 ) -> T:
-    """The result of the first attempt that is not lost, else of the last one.
+    """The result of the first attempt that is not lost, otherwise of the last one.
 
     Args:
         find_loss: Why a result is lost; None for one that is not.

@@ -22,10 +22,10 @@ class ModelBackend:
     """A place where a model may be.
 
     Attributes:
-        make: Import path (`module:function`) of what makes a model factory from `base_url`, `model_id`, `tokenizer`,
+        make: Import path (`module:function`) of the maker of a model factory, from `base_url`, `model_id`, `tokenizer`,
             those left out that the backend ignores, `sampling_params` and options.
         has_tokens: Its models keep exact token data; their tool parsers are ours.
-        check_sampling: Import path of what checks its sampling parameters; None leaves that to the provider.
+        check_sampling: Import path of the check of its sampling parameters; None leaves that to the provider.
         needs: Options that it cannot do without.
         key: Environment variable with the key that its client needs, unless `base_url` names a server of one's own.
         ignores: Options that have no effect, each with the reason.
@@ -40,7 +40,7 @@ class ModelBackend:
     ignores: Mapping[str, str] = field(default_factory=dict)
 
     def missing(self, options: Mapping[str, Any]) -> str | None:
-        """A sentence on what is missing among the options; None if nothing is."""
+        """A sentence on the first option that is missing; None if none is."""
         for name in self.needs:
             if not options.get(name):
                 return f"the backend {self.name!r} needs {_OPTIONS[name]}"

@@ -19,7 +19,7 @@ def spoken_text(message: Mapping[str, Any], *, last: bool = False) -> str:
     blocks = [block for block in message.get("content") or () if isinstance(block, dict)]
     texts = [block["text"] for block in blocks if "text" in block]
     text = "\n".join(texts[-1:] if last else texts)
-    # Reasoning in a block of its own: the provider has split the reply, ours by the tags that its prompt opened.
+    # Reasoning in its own block: the provider has split the reply, ours by the tags that its prompt opened.
     return text if any("reasoningContent" in block for block in blocks) else after_reasoning(text)
 
 

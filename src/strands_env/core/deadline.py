@@ -47,7 +47,7 @@ class EpisodeProgress:
 
     @contextmanager
     def active(self) -> Iterator[EpisodeProgress]:
-        """Make this the current one; at the end its phase is again what it was."""
+        """Make this the current one; at the end its phase is restored."""
         token, phase = _current.set(self), self.phase
         try:
             yield self
@@ -106,7 +106,7 @@ async def run_with_timeout(work: Awaitable[T], seconds: float | None, where: Pha
 async def run_shielded(work: Coroutine[Any, Any, None], seconds: float | None, where: Phase) -> None:
     """Await work that must run even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
 
-    Raises what `run_with_timeout` does.
+    Raises the errors of `run_with_timeout`.
     """
     task = _start(work, seconds, where)
     cancelled: asyncio.CancelledError | None = None
@@ -174,7 +174,7 @@ def forget_frames(error: BaseException, outer: BaseException | None = None) -> N
 
 
 async def stop(task: asyncio.Future[Any], where: Phase | EpisodeProgress) -> None:
-    """Cancel work and wait for its end, but not for ever; an episode that is cleaning up is waited for."""
+    """Cancel work and wait a bounded time for its end; an episode that is cleaning up is waited for."""
     if task.done():
         return
     grace = TOOL_GRACE_SECONDS if where is Phase.TOOL else GRACE_SECONDS
@@ -196,7 +196,7 @@ async def stop(task: asyncio.Future[Any], where: Phase | EpisodeProgress) -> Non
 
 
 async def _finish_cleanup(task: asyncio.Future[Any], where: Phase | EpisodeProgress) -> None:
-    """Wait for an episode that is cleaning up, which it does within a deadline of its own."""
+    """Wait for an episode that is cleaning up, which has its own deadline."""
     if isinstance(where, EpisodeProgress) and where.phase is Phase.CLEANUP and not task.done():
         await asyncio.wait({task})
 
@@ -206,7 +206,7 @@ def _phase_of(where: Phase | EpisodeProgress) -> Phase:
 
 
 async def keep_error(cleanup: Coroutine[Any, Any, None]) -> ErrorRecord | None:
-    """Await a cleanup; its error is logged and recorded, and takes nothing away from what was sampled."""
+    """Await a cleanup; its error is logged and recorded, and takes nothing away from the sampled tokens."""
     try:
         await cleanup
     except Exception as error:

@@ -50,7 +50,7 @@ _OVERRIDDEN = {
 class Environment:
     """A task world around a Strands agent: its model, tools, limits and reward.
 
-    Override what you need: `reset`, `get_tools`, `get_hooks`, `get_system_prompt` and `get_history`, in which
+    Override the methods you need: `reset`, `get_tools`, `get_hooks`, `get_system_prompt` and `get_history`, in which
     `self.action` is the task (as a parameter, `action`, where you prefer); `cleanup`, `interact`, `get_state`,
     `compute_metrics`. A step runs one whole agent loop (prompt, tool calls and results, answer) with a fresh model, so
     a stateless environment may run many steps at once: see `Episode` (core/episode.py). An episode that fails is data,
@@ -66,7 +66,7 @@ class Environment:
             the last is `max_trajectory_tokens`.
         tool_timeout: Seconds one tool call may take; then it is answered with an error. None for no limit. Agents as
             tools have none.
-        max_tool_output_chars: Characters of text in one tool result; what is longer keeps its beginning and end. None
+        max_tool_output_chars: Characters of text in one tool result; longer text keeps its beginning and end. None
             for no limit.
         verbose: Print the agent's output as it comes.
         setup_timeout: Seconds `reset()` may take in `rollout` and `async with`.
@@ -175,7 +175,7 @@ class Environment:
         self._scorer = None if reward_fn is None else as_reward_function(reward_fn, self._own_thread)
         self._reward_fn = reward_fn
 
-    # ---- what a subclass overrides -----------------------------------------------------------------------------------
+    # ---- for subclasses to override ----------------------------------------------------------------------------------
 
     @property
     def action(self) -> Action:
@@ -194,7 +194,7 @@ class Environment:
 
     @action_optional
     async def reset(self) -> None:
-        """Start an episode: start containers, open sessions. What this starts, `cleanup` ends.
+        """Start an episode: start containers, open sessions. `cleanup` ends whatever it starts.
 
         It runs in `rollout` before the step, and where `async with` begins. Declared as `reset(self, action)`, it waits
         for the first step if there is no `rollout`. Nothing else runs it.

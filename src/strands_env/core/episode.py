@@ -220,7 +220,7 @@ class Episode:
                 timed_out = result.end.reason is TerminationReason.TIMEOUT
                 if (timed_out and result.end.outcome is not Outcome.POLICY) or not env.is_scored(result.end.reason):
                     return
-                # What code that is not ours changes in its copy, the record keeps. Tokens cannot be changed.
+                # Foreign code changes its copy, never the record. Tokens cannot be changed.
                 observation = seen.model_copy(
                     update={"messages": copy_data(seen.messages), "metrics": copy_data(seen.metrics)}
                 )
@@ -328,7 +328,7 @@ class Episode:
         }
         tokens: TokenObservation | None = None
         trajectories: list[Trajectory] = []
-        try:  # whatever a subclass or a provider does here, what has been collected so far is kept
+        try:  # an error of a subclass or a provider keeps everything collected so far
             trajectories = trajectories_of_step(self.models)
             metrics |= decide_training(trajectories, self.env.is_trained)
             tokens = main.observe(trajectories)
@@ -390,7 +390,7 @@ class Episode:
         model = make_model(self.env, factory)
         for name in ("stream", "structured_output"):
             method = getattr(model, name)
-            # The model will hold what is set, and must not hold itself (core/garbage.py): so its own method is held
+            # The model holds the wrapper, and must not hold itself (core/garbage.py): so its own method is held
             # weakly. A method of another object may have no other owner.
             is_its_own = inspect.ismethod(method) and method.__self__ is model
             get_method = weakref.WeakMethod(method) if is_its_own else lambda method=method: method
@@ -424,7 +424,7 @@ async def _with_failures(
 
 
 def fail_step(error: Exception, where: Phase = Phase.TOOL) -> None:
-    """End the running step with this error, whatever its agent does next: what failed is not the agent's doing."""
+    """End the running step with this error, whatever its agent does next: the agent is not responsible for it."""
     if (episode := Episode.current()) is not None:
         episode.failures.setdefault("provider", (where, error))
 
@@ -444,7 +444,7 @@ def failed(error: BaseException, where: Phase) -> StepResult:
 async def set_up(env: _Environment) -> None:
     """`reset` within its deadline. `rollout` and `async with` begin with it; one that takes the task, the first step.
 
-    Nothing else runs it.
+    Nobody runs it otherwise.
     """
     env._is_set_up = True
     await run_with_timeout(call_part(env, env.reset), env.setup_timeout, Phase.SETUP)
@@ -470,7 +470,7 @@ async def call_part(env: _Environment, part: Callable[..., Any]) -> Any:
 
 
 def list_of(env: _Environment, name: str) -> list[Any]:
-    """The list that a method of the environment returns; `TypeError` for anything else."""
+    """The list that a method of the environment returns; `TypeError` for another type."""
     items = getattr(env, name)()
     if not isinstance(items, Iterable):
         what = f"{type(env).__name__}.{name}() must return a list, got {items!r:.100}"

@@ -1,11 +1,11 @@
 """Garbage collection in a process that carries many rollouts, and the law that makes it rare.
 
-**The law**: what a rollout used that may be large (its agent, model, messages, tokens, and the frames of its errors)
-is freed by reference counting when the rollout ends. It is megabytes in few objects, and the collector counts objects.
-So no reference cycle may lead there: an error that was recorded forgets its frames (`forget_frames`), no frame of an
-error's traceback holds the error or its task, a step forgets what it used (`Episode.active`), and a model does not
-hold itself. `tests/unit/strands_env/core/test_env_memory.py` holds the law; places that keep it name this module. The
-SDK's registry of tools is a cycle of its own, which leads to tools alone.
+**The law**: large objects of a rollout (its agent, model, messages, tokens, and the frames of its errors) are freed by
+reference counting when the rollout ends. It is megabytes in few objects, and the collector counts objects. So no
+reference cycle may lead there: an error that was recorded forgets its frames (`forget_frames`), no frame of an error's
+traceback holds the error or its task, a step forgets what it used (`Episode.active`), and a model does not hold itself.
+`tests/unit/strands_env/core/test_env_memory.py` holds the law; places that keep it name this module. The SDK's registry
+of tools is a cycle of its own, which leads to tools alone.
 
 A collection walks objects to find cycles that nothing else refers to, and stops the event loop meanwhile. A rollout
 that is alive has some hundreds of objects and hardly any garbage: when it ends, reference counting frees it. CPython

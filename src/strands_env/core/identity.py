@@ -73,7 +73,7 @@ def identify_reward(reward: Any) -> dict[str, Any]:
 
     Returns:
         `class` or `function` with its arguments, `code` with a digest of each module, without comments and docstrings,
-        and `unknown`: what a resumed run cannot compare, in words.
+        and `unknown`: parts that a resumed run cannot compare, in words.
     """
     reader = _Reader()
     found: dict[str, Any] = shown(reader.describe(reward))
@@ -114,7 +114,7 @@ class _Reader:
         return self.describe(value)
 
     def describe(self, value: Any) -> Any:
-        """A function, a class or an object by its name, its code, and what it was made with."""
+        """A function, a class or an object by its name, its code, and its constructor's arguments."""
         if any(value is each for each in self._open):  # it holds itself
             return name_of(value)
         self._open.append(value)
@@ -188,7 +188,7 @@ class _Reader:
         own = kind.identity(value) if callable(getattr(kind, "identity", None)) else None
         if own is not None:
             found["identity"] = plain(own, f"identity() of {name}")
-            del self.unknown[known:]  # the reward says what counts
+            del self.unknown[known:]  # the reward states its own identity
         return found
 
     def _read_modules(self, value: Any) -> None:

@@ -4,7 +4,7 @@ A value becomes JSON in one of three ways:
 
 - `exact`, which `restore` undoes (`StoredModel`, `JsonValues`): stored and read back, with bytes and lone surrogates. A
   model may write anything into its arguments, including text that looks like such an encoding; keys that do are
-  escaped, so that reading gives back exactly what was written.
+  escaped, so that reading gives back exactly the value written.
 - `identity` (`plain`, `canonical`, `digest`, `differences`): the same bytes for equal content on every machine.
 - `shown`: for people, without secrets, never read back. `readable` and `shown_text` are for values that may hold
   anything and have no names, such as messages.
@@ -60,14 +60,14 @@ _SECRET_PART = re.compile(
     r"""(?P<secret>(?(url)[^\s/?#]*(?=@)|(?:\.{3}|[^\s&#"',;)]+)))""",
     re.IGNORECASE,
 )
-"""What is secret in a text whatever its name: who a URL logs in as, a signature, a key of a known kind."""
+"""Secrets that a text shows without a name: the user of a URL, a signature, a key of a known kind."""
 
 
 _ATOMS = frozenset({str, int, float, bool, type(None), bytes})  # immutable, so shared with a copy
 
 
 def copy_data(value: Any) -> Any:
-    """`copy.deepcopy` at a fraction of its time for what messages consist of; a list that stands twice becomes two."""
+    """`copy.deepcopy` at a fraction of its time for the types of messages; a list that stands twice becomes two."""
     kind = type(value)
     if kind is dict:
         return {key: item if type(item) in _ATOMS else copy_data(item) for key, item in value.items()}
@@ -218,7 +218,7 @@ def _hide(value: Any, secrets: list[Any]) -> Any:
 
     def hide_in_line(match: re.Match[str]) -> str:
         name, is_alone = match["name"], match[0] == value.strip() and " " not in match["secret"]
-        # A word before a colon is prose, "Password: eight characters", unless nothing else is there.
+        # A word before a colon is prose, "Password: eight characters", unless it stands alone.
         is_name = match["quote"] or is_alone or _is_compound(name)
         return f"{match['start']}{hide(match['secret'])}" if is_name and _is_secret(name) else match[0]
 
@@ -276,7 +276,7 @@ MAX_DEPTH = 150
 
 
 def readable(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """JSON for anything, for people to read: what JSON cannot hold is replaced by its text."""
+    """JSON for any value, for people to read: parts that JSON cannot hold are replaced by their text."""
     match value:
         case None | bool():
             return value
@@ -357,7 +357,7 @@ def restore(value: Any) -> Any:
                     if value[_MARK] is True:
                         return data
                     return data.decode("utf-8", "surrogatepass") if value[_MARK] == _TEXT else value
-                except ValueError:  # a model wrote what looks like an encoding
+                except ValueError:  # a model wrote text that looks like an encoding
                     return value
             return {_decode_key(key): restore(item) for key, item in value.items()}
         case list():

@@ -42,14 +42,14 @@ def with_limits(
 ) -> AgentTool:
     """The tool with limits. Its name, description and input schema stay the same.
 
-    A sync tool runs in a daemon thread of its own, outside asyncio's small shared pool. An async tool shares the event
+    A sync tool runs in its own daemon thread, outside asyncio's small shared pool. An async tool shares the event
     loop with everything else: it is stopped where it awaits, or between two values it yields. One that computes or
     blocks without either holds up the whole process and cannot be stopped; make such a tool a sync one.
 
     Args:
         timeout: Seconds a call may take; then it is cancelled and answered with an error. A thread cannot be cancelled:
             it is left behind, and counts against `threads` until it ends. None for no limit.
-        max_output_chars: Characters of text in a result; what is longer keeps its beginning and end. None for no limit.
+        max_output_chars: Characters of text in a result; longer text keeps its beginning and end. None for no limit.
         threads: Threads of sync tools; those of the process if None.
 
     Raises:
@@ -120,7 +120,7 @@ class LimitedTool(AgentTool):
 
     def stream(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> ToolGenerator:
         """Run the tool within its limits; its events come together at its end."""
-        # The SDK leaves the stream at the result; asyncio would close a generator there in a task of its own.
+        # The SDK leaves the stream at the result; asyncio would close a generator there in another task.
         return cast(ToolGenerator, _Events(partial(self._run, tool_use, invocation_state, **kwargs)))
 
     async def _run(self, tool_use: ToolUse, invocation_state: dict[str, Any], **kwargs: Any) -> deque[Any]:
@@ -129,7 +129,7 @@ class LimitedTool(AgentTool):
         async def collect() -> None:
             async for event in self._runner.stream(tool_use, invocation_state, **kwargs):
                 if events:
-                    await asyncio.sleep(0)  # a tool that never awaits would starve everything else
+                    await asyncio.sleep(0)  # a tool that never awaits would starve other tasks
                 events.append(event)
                 del event  # on Python 3.13 the traceback of the tool's error holds this frame: core/garbage.py
 
@@ -147,7 +147,7 @@ class LimitedTool(AgentTool):
         for event in events:
             result = event.tool_result if isinstance(event, ToolResultEvent) else event
             has_content = isinstance(result, dict) and "content" in result
-            # A raw tool may give its progress in a form of its own.
+            # A raw tool may give its progress in any form.
             is_its_result = has_content and (result is not event or isinstance(result["content"], list))
             if self.max_output_chars is not None and is_its_result:
                 result["content"] = limit_content(result["content"], self.max_output_chars)
@@ -157,7 +157,7 @@ class LimitedTool(AgentTool):
 def limit_content(content: Sequence[Any], max_chars: int) -> list[Any]:
     """Content blocks of a tool result, cut to this many characters of text and JSON altogether.
 
-    The text that crosses the limit keeps its beginning and end around a note of what was left out; JSON that crosses it
+    The text that crosses the limit keeps its beginning and end around a note; JSON that crosses it
     becomes such text; of later text a note at the end remains. Blocks of other kinds stay.
 
     Raises:

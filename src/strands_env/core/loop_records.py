@@ -1,4 +1,4 @@
-"""Records of an agent loop: who sampled what, the limit that it reached, its times and the errors of its tools."""
+"""Records of an agent loop: trajectories of its models, the limit it reached, its times, and errors of its tools."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_TOOL_ERRORS = 20
 _NOT_THE_TOOLS = "Validation failed for input parameters"
 """Beginning of the SDK's message about arguments that the model got wrong."""
 
-# ---- who sampled what ------------------------------------------------------------------------------------------------
+# ---- models and trajectories -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class TrackedModel:
         names = {path.agent_id: path.agent_name for path in paths if path.agent_name is not None}
         labelled = []
         for path in paths:
-            # What was made for an agent is that agent's, also where a tool calls it, but not its own summaries.
+            # A model made for an agent is that agent's, also where a tool calls it, but not its own summaries.
             role = path.role if self.is_main or path.parent in names else self.role
             # Agents may share the main model: the path knows who asked. Others have the name they were made for.
             name = path.agent_name or names.get(path.parent) if self.is_main else None
@@ -125,7 +125,7 @@ def decide_training(trajectories: Sequence[Trajectory], is_trained: Callable[[Tr
     for path in trajectories:
         what = f"is_trained() of the {path.role} {path.agent_name!r}"
         try:
-            decision = is_trained(replace(path))  # an override cannot change what is recorded
+            decision = is_trained(replace(path))  # an override cannot change the record
         except Exception as error:
             raise RuntimeError(f"{what} failed: {type(error).__name__}: {error}") from error
         if not isinstance(decision, bool):
@@ -199,7 +199,7 @@ class LoopRecorder(HookProvider):
         self._model_started = time.perf_counter()
 
     def _after_model(self, event: AfterModelCallEvent) -> None:
-        # Without a start, what failed was a hook before the call.
+        # Without a start, a hook before the call failed.
         self.model_error = event.exception if self._model_started is not None else None
         if self._model_started is not None:
             self.model_latencies.append(time.perf_counter() - self._model_started)

@@ -88,7 +88,7 @@ def summarize(values: Sequence[float], digits: int) -> Summary | None:
 
 
 def total_of(metrics: Mapping[str, Any], name: str) -> Any:
-    """A metric of a step as one number: the total of what is summarised; None where there is none."""
+    """A metric of a step as one number: the total of a summary; None without the metric."""
     value = metrics.get(name)
     return value.get("total") if isinstance(value, Mapping) else value
 

@@ -1,7 +1,7 @@
 """Factories of models: each call of a factory makes a fresh model, over a client and tokenizer they all share.
 
 A fresh model per step keeps steps apart. Any callable without arguments that returns a Strands `Model` is a factory.
-Those made here have an attribute `config`: what decides the model's answers, as JSON values; evaluations save it.
+Those made here have an attribute `config`, JSON values that decide the model's answers; evaluations save it.
 Their `**options` go to the model, or to the factory they call.
 """
 

@@ -1,4 +1,4 @@
-"""Results as HTML for notebooks. What they hold stays text, and nothing outside is loaded."""
+"""Results as HTML for notebooks. Their contents stay text, and no outside resource is loaded."""
 
 from __future__ import annotations
 

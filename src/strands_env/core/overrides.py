@@ -76,7 +76,7 @@ def make_action_optional(kind: type, action_of: Callable[[Any], object]) -> None
 
 
 def flatten_tools(tools: Iterable[Any]) -> Iterator[Any]:
-    """The tools of a list that may hold further lists, whatever can be iterated over, as the SDK reads it."""
+    """The tools of a list that may hold further iterables, as the SDK reads it."""
     for tool in tools:
         if isinstance(tool, AgentTool | str | bytes | bytearray | dict) or not isinstance(tool, Iterable):
             yield tool

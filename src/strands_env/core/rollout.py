@@ -19,7 +19,7 @@ from .termination import Phase
 from .types import Action, StepResult
 
 CLEANUP_SECONDS = 60.0
-"""Seconds for the cleanup of what only looks like an environment; an `Environment` has a `cleanup_timeout`."""
+"""Seconds for the cleanup of a mere look-alike of an environment; an `Environment` has a `cleanup_timeout`."""
 
 _TASK = ("action", "task")
 EnvFactory: TypeAlias = Callable[..., Any]
@@ -97,7 +97,7 @@ class LocalExecutor:
                 progress.phase = Phase.LOOP
                 with progress.active():
                     result = await env.rollout(action)
-            else:  # what only looks like an environment
+            else:  # an object that only looks like an environment
                 try:
                     await env.reset()
                     progress.phase = Phase.LOOP
@@ -155,7 +155,7 @@ def takes_action(env_factory: EnvFactory) -> bool:
             f"env_factory is called with the action or without arguments, but {name_of(env_factory).rpartition('.')[2]}"
             f" takes ({names}): write 'lambda: Environment(...)', with your class and its arguments"
         )
-    # Without required arguments it may be a class with options, unless the first of them says what is meant.
+    # Without required arguments it may be a class with options, unless the name of the first tells.
     first = next(iter(by_place), None)
     is_meant = first is not None and (first.kind is first.VAR_POSITIONAL or first.name in _TASK)
     return bool(needed) or is_meant

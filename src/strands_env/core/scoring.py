@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 RewardValue: TypeAlias = RewardResult | float | None
 RewardCallable: TypeAlias = Callable[[Action, StepResult], RewardValue | Awaitable[RewardValue]]
-"""A plain function, sync or async. A sync one runs in a thread of its own, so that it cannot block other rollouts."""
+"""A plain function, sync or async. A sync one runs in its own thread, so that it cannot block other rollouts."""
 
 
 class FunctionReward(RewardFunction):
@@ -149,7 +149,7 @@ async def refused_answer(
 
 
 def as_reward_function(reward: Any, threads: DaemonThreads | None = None) -> Any:
-    """Anything with a `compute` as it is, a plain function wrapped; `TypeError` for anything else.
+    """Anything with a `compute` as it is, a plain function wrapped; `TypeError` for another value.
 
     A synchronous function runs in these threads.
     """

@@ -71,8 +71,8 @@ class SeededBackend(BackendWrapper):
     """A backend with a `sampling_seed` for every call that brings none.
 
     The seed of a call depends on the model's seed, on the prompt and on how often this prompt came before. So turns and
-    repeated questions differ, and calls that run side by side need no order. A call that continues what the server
-    aborted has the seed of the call it continues.
+    repeated questions differ, and calls that run side by side need no order. A call that continues an
+    aborted one has its seed.
     """
 
     def __init__(self, inner: Any, seed: int) -> None:

@@ -154,7 +154,7 @@ class WorkCancelledError(Exception):
 
 
 class TaskTimeLimitReachedError(Exception):
-    """The task's own time for its agent is over: the episode is graded for what it has done."""
+    """The task's own time for its agent is over: the episode is graded for its work so far."""
 
 
 class Outcome(StrEnum):
@@ -177,7 +177,7 @@ class TerminationReason(StrEnum):
     """The end of an episode, and whose doing it is. Exactly one applies."""
 
     NOT_TERMINATED = "not_terminated", Outcome.POLICY
-    """No episode has run, or an environment with a `step` of its own left it: then its reward counts."""
+    """No episode has run, or an environment that overrides `step` left it: then its reward counts."""
 
     TASK_COMPLETE = "task_complete", Outcome.POLICY
     """The model ended its turn without another tool call."""
@@ -199,7 +199,7 @@ class TerminationReason(StrEnum):
     """The agent program of a harness crashed, was killed, or broke a limit of its sandbox: its own doing, so scored."""
 
     TASK_TIME_LIMIT_REACHED = "task_time_limit_reached", Outcome.POLICY
-    """The task gives its agent so much time, and it was used up: graded for what was done."""
+    """The task gives its agent so much time, and it was used up: graded for the work so far."""
 
     TIMEOUT = "timeout", Outcome.INFRASTRUCTURE
     """A deadline passed, ours or a client's; the error record says where, and so whose doing it is: see `outcome`."""
@@ -417,7 +417,7 @@ def _is_providers(error: BaseException) -> bool:
 
 
 def _error_chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, what the SDK wrapped in it, its explicit causes and the members of its group, each once."""
+    """The error, the one that the SDK wrapped in it, its explicit causes and the members of its group, each once."""
     seen: set[int] = set()
     pending: list[BaseException] = [error]
     while pending:

@@ -86,11 +86,11 @@ class DaemonThreads:
             self.running += runs
         try:
             value = call() if runs else None
-        except BaseException as raised:  # whatever it raises belongs to the caller, SystemExit included
+        except BaseException as raised:  # any error belongs to the caller, SystemExit included
             error = raised
         with self._lock:
             self.running -= runs
-            self._free += calls is self._calls  # else this thread is closed
+            self._free += calls is self._calls  # otherwise this thread is closed
         with contextlib.suppress(RuntimeError):  # the caller's loop is gone
             loop.call_soon_threadsafe(_settle, future, value, error)
         del future, error  # a frame of the error leads to this one: core/garbage.py
@@ -161,7 +161,7 @@ class LoopBlockedError(TimeoutError):
 
 
 def run_watched(work: Coroutine[Any, Any, T], seconds: float) -> T:
-    """`asyncio.run` in a thread of its own, which is left behind if the work holds up its event loop for so long.
+    """`asyncio.run` in its own thread, which is left behind if the work holds up its event loop for so long.
 
     A loop that waits for a processor is not held up: the seconds are those of `OwnClock`.
 

@@ -74,7 +74,7 @@ def check_tracker(kind: str) -> None:
 
 
 class BackgroundTracker:
-    """A tracker on a thread of its own: it never blocks who logs, and its failure is a warning, once."""
+    """A tracker on its own thread: it never blocks the caller, and its failure is a warning, once."""
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
@@ -138,7 +138,7 @@ class WandbTracker:
         options = {"dir": str(folder)} if is_wandb else {}
         self._run = opened or module.init(project=project, name=name, config=config, **options)
         self._is_own = opened is None
-        if is_wandb:  # a trainer's run has steps of its own
+        if is_wandb:  # a trainer's run has its own steps
             self._run.define_metric("strands/*", step_metric="strands/step")
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:

@@ -1,4 +1,4 @@
-"""The values of an episode: what an environment is given, what it gives back, and what scores it."""
+"""The values of an episode: its action, its result, and its reward function."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ModelFactory: TypeAlias = Callable[[], Model]
 
 
 def check_factory(factory: object, name: str) -> None:
-    """Refuse a name, or whatever else cannot be called, in place of a factory of models."""
+    """Refuse a name, or another object that cannot be called, in place of a factory of models."""
     if not callable(factory):
         raise TypeError(
             f"{name}={factory!r:.200}: expected a function that makes a fresh model, such as "
@@ -70,7 +70,7 @@ TokenObservation: TypeAlias = TokenSequence
 WeightVersionSpan: TypeAlias = WeightSpan
 """Tokens `[start, end)` were sampled with weights of this version (None where the server reports none)."""
 MessageDict: TypeAlias = dict[str, Any]
-"""A Strands message: `{"role": "user" or "assistant", "content": [block, ...]}`, with whatever keys the SDK adds."""
+"""A Strands message: `{"role": "user" or "assistant", "content": [block, ...]}`, with the keys that the SDK adds."""
 
 JsonMessages = Annotated[
     list[MessageDict],
@@ -99,7 +99,7 @@ def _check_name(owner: type, name: str) -> None:
     if name in _OF_ACTIONS:
         raise ValueError(f"the task has a field {name!r}, which means the prompt on an Action: rename it")
     for meant in difflib.get_close_matches(name, TaskContext.model_fields, n=1, cutoff=0.85):  # not `idx` for `id`
-        logger.warning("field=<%s> | kept as a field of its own, did you mean %s?", name, meant)
+        logger.warning("field=<%s> | kept as a further field, did you mean %s?", name, meant)
 
 
 class TaskContext(StoredModel):
@@ -110,7 +110,7 @@ class TaskContext(StoredModel):
 
     Attributes:
         id: Identity of the task. Give one where results are compared or resumed; the default is random.
-        ground_truth: The expected answer, in whatever form the reward function reads.
+        ground_truth: The expected answer, in the form that the reward function reads.
         conversation_history: Messages before this action, for episodes of several steps.
         system_prompt: The task's own system prompt, text, in place of the environment's; None for that one. It is kept
             like any further field.
@@ -293,7 +293,7 @@ class Observation(StoredModel):
     tools: Annotated[str | None, AfterValidator(shared_text)] = None
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        # Counts: a notebook shows what a cell gave, and one episode would fill it.
+        # Counts: a notebook shows the value of a cell, and one episode would fill it.
         yield "messages", len(self.messages)
         yield "tokens", None if self.tokens is None else len(self.tokens)
 

@@ -1,4 +1,4 @@
-"""`python -m strands_env.eval`, the command line of upstream's strands-env: it says what took its place."""
+"""`python -m strands_env.eval`, the command line of upstream's strands-env: it names its replacement."""
 
 import sys
 

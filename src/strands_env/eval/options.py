@@ -80,7 +80,7 @@ _data = partial(declare_option, "data")
 _run = partial(declare_option, "run")
 _SCRIPT = 'answer of the backend scripted, or a JSON list of texts and calls {"tool": NAME, "input": {...}}'
 _MODEL_OPTIONS = """further options of the model, or a file, as in '{"injected_context": "keep"}'"""
-_REWARD = f"what scores: {', '.join(REWARDS)}, or module:attribute (default: the environment's)"
+_REWARD = f"reward function: {', '.join(REWARDS)}, or module:attribute (default: the environment's)"
 _PROOF = "seconds in which the reward is proven on local tasks, before the run; 0: none"
 _SEED = "seed of the data (default: 0) and of sampling (default: drawn)"
 
@@ -241,7 +241,7 @@ CONTINUED: Final = [
 
 
 TRAINERS: Final = ("trl", "slime", "verl", "skyrl")
-"""What trains: TRL in this process, on the embedded model; of the others the launch is printed."""
+"""Trainers: TRL in this process, on the embedded model; the launch of the others is printed."""
 _training = partial(declare_option, "training")
 
 
@@ -301,7 +301,7 @@ def add_options(
     declared: Mapping[str, Field[Any]] = OPTIONS,
     **defaults: Any,
 ) -> None:
-    """Add the arguments of declared options to a parser. What is not given is None there, or what `defaults` says."""
+    """Add the arguments of declared options to a parser. Defaults are None, or in `defaults`."""
     for name in names:
         option, about = declared[name], declared[name].metadata
         default = defaults.get(name, option.default)

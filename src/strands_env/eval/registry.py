@@ -178,7 +178,7 @@ def describe_benchmarks() -> list[BenchmarkInfo]:
         )
         try:
             text, is_available = (get_benchmark(name).__doc__ or "").strip().partition("\n")[0], True
-        except Exception as error:  # whatever a foreign module does, the others are listed
+        except Exception as error:  # of a foreign module: the others are listed
             text, is_available = str(error), False
         infos.append(BenchmarkInfo(name=name, origin=origin, description=text, is_available=is_available))
     return infos

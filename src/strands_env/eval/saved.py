@@ -55,7 +55,7 @@ class SavedRun:
 
     @property
     def name(self) -> str:
-        """The benchmark; for results without one, their folder, or a file that has a name of its own."""
+        """The benchmark; for results without one, their folder, or the file's own name."""
         file, folder = self.paths.results.stem, self.paths.results.resolve().parent.name
         own = folder if file == "results" and folder else file
         return str(self.config.get("benchmark") or own)
@@ -182,7 +182,7 @@ class SavedRun:
         return rows
 
     def threshold(self, threshold: float | None) -> float:
-        """The reward from which on a sample passes: the one given here, else the run's, else 1."""
+        """The reward from which on a sample passes: the one given here, otherwise the run's, otherwise 1."""
         return self.options.reward_threshold if threshold is None else threshold
 
     def tokenizer(self, tokenizer: str | None = None) -> RunTokenizer:

@@ -36,7 +36,7 @@ class Verification:
         superseded: Lines of samples that were tried again since.
         with_tokens: Lines that hold tokens.
         torn_bytes: Bytes behind the last whole line, which the next resume cuts off.
-        damages: A sentence for each place that differs from what was written: the file, the line, how to repair it.
+        damages: A sentence for each place that differs from the written data: the file, the line, how to repair it.
     """
 
     path: str
@@ -124,7 +124,7 @@ class Mismatch:
     def add(self, name: str, item: Trajectory, scored: Any) -> None:
         """Take in a trajectory; `scored` is float64[tokens], NaN where there is nothing to compare."""
         recorded = item.tokens.logprobs_array
-        # Only what was sampled and scored by both: prompts have no log-probability of their own.
+        # Only tokens sampled and scored by both: prompts have no log-probability.
         places = np.flatnonzero(np.array(item.tokens.output_mask) & ~np.isnan(recorded) & ~np.isnan(scored))
         self.trajectories += 1
         gaps = scored[places] - recorded[places]

@@ -20,7 +20,7 @@ class TestMyReward(RewardContract):
         return [Action(message="What is 2 + 2?", task_context=TaskContext(ground_truth="4"))]
 ```
 
-An `async` clause runs in an event loop of its own: no pytest plugin is needed.
+An `async` clause runs in its own event loop: no pytest plugin is needed.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ class EnvironmentContract(Contract, ABC):
         assert not asyncio.all_tasks() - before
 
     def test_episode_leaves_no_thread_or_process_behind(self) -> None:
-        """After an episode no thread and no child process of it is alive; what all episodes share may be."""
-        self._run(self._rollout("done"))  # starts what they share
+        """After an episode no thread and no child process of it is alive; shared ones may be."""
+        self._run(self._rollout("done"))  # starts the shared ones
         before = _list_alive()
         self._run(self._rollout("done"))
         deadline = time.monotonic() + LEFT_BEHIND_SECONDS
@@ -196,7 +196,7 @@ class EnvironmentContract(Contract, ABC):
         assert result.reward is None
 
     async def test_tools_are_all_usable(self) -> None:
-        """Every tool has a valid name of its own, a description, and is accepted by an agent."""
+        """Every tool has a valid and unique name, a description, and is accepted by an agent."""
         async with self.make_env(lambda: ScriptedModel(["done"])) as env:
             specs = await _tool_specs(env, self.make_action())
         for spec in specs:
@@ -261,13 +261,13 @@ class RewardContract(Contract, ABC):
             assert _is_same(reward, expected), f"{response!r} for {truth!r}: expected {expected!r}, got {reward!r}"
 
     async def test_reward_is_proven(self) -> None:
-        """On `tasks`, every gold wins, nothing else does, and each answer scores the same twice."""
+        """On `tasks`, every gold wins, no other answer does, and each answer scores the same twice."""
         if tasks := list(self.tasks()):
             proof = await prove_reward(tasks, self.make_reward(), ask_models=True)
             assert proof.rows and proof.ok, proof.table()
 
     async def test_any_answer_gives_a_reward_or_an_abstention(self) -> None:
-        """Whatever a model says is scored or abstained from; it never raises, hangs, or returns NaN or infinity."""
+        """Any reply of a model is scored or abstained from; nothing raises, hangs, or returns NaN or infinity."""
         for response in ODD_ANSWERS:
             result = await self._compute(self.make_action(), answered(response))
             assert result.reward is None or math.isfinite(result.reward)

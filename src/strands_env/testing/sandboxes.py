@@ -59,7 +59,7 @@ class AgentSandboxContract(Contract, ABC):
             assert [one.tool_name for one in sandbox.get_tools()] == ["sandbox_file_editor", "sandbox_shell"]
 
     async def test_files_of_the_sdk(self) -> None:
-        """Any bytes and names, in folders that did not exist; what is missing is `FileNotFoundError`."""
+        """Any bytes and names, in folders that did not exist; a missing file is `FileNotFoundError`."""
         data = bytes(range(256))
         async with self.make_sandbox() as sandbox:
             await sandbox.write_file("new/folder/a 'b'", data)
@@ -164,7 +164,7 @@ class SandboxContract(AgentSandboxContract):
                 assert (await self._exec(command, limits=limits)).outcome is outcome
 
     async def test_files_are_kept_as_they_are(self) -> None:
-        """Any bytes, any length, in folders that did not exist; commands see them, and what they write is read."""
+        """Any bytes, any length, in folders that did not exist; commands see them, and files they write are read."""
         data = bytes(range(256)) * 12_000  # about 3 MB
         async with self.make_sandbox() as sandbox:
             await sandbox.write_file("new/folder/data", data)

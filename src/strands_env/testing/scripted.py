@@ -1,4 +1,4 @@
-"""`ScriptedModel`: a Strands model that says what its script says, with token data, and no tokenizer."""
+"""`ScriptedModel`: a Strands model that follows a script, with token data and without a tokenizer."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class ScriptedModel(Model):
 
     def _record(self, messages: Any, system_prompt: str | None, item: ScriptedReply) -> tuple[int, int]:
         """Length of the whole prompt and of the reply, which also go into the token manager."""
-        # What the assistant said was recorded when it was sampled; only a first prompt has others' replies in it.
+        # The assistant's replies were recorded when sampled; only a first prompt has others' replies in it.
         new = [message for message in messages[self._seen :] if self._seen == 0 or message["role"] != "assistant"]
         prompt_ids = list((system_prompt or "").encode()) if self._seen == 0 else []
         prompt_ids += _encode(new)

@@ -21,7 +21,7 @@ DEFAULT_MAX_OUTPUT_CHARS = 10_000
 class SandboxTools:
     """Base of tools over one sandbox: results, and failures of the sandbox itself.
 
-    Whatever code does is a tool result. When the sandbox itself fails, the result says so, and the step ends with the
+    Any outcome of code is a tool result. When the sandbox itself fails, the result says so, and the step ends with the
     error, which `failure` keeps.
 
     Args:
@@ -73,7 +73,7 @@ class CodeTools(SandboxTools):
 
     @tool
     async def execute_code(self, code: str) -> dict[str, Any]:
-        """Run Python code and get what it prints and the value of its last expression.
+        """Run Python code and get its output and the value of its last expression.
 
         Variables, imports and files stay for later calls. The network is unavailable.
 

@@ -44,7 +44,7 @@ def resolve(
     saved: Mapping[str, Any] | None = None,
     resume: bool = False,
 ) -> EvalOptions:
-    """All options of a run: those given, else the saved run's, else those of the run to resume, else defaults.
+    """All options of a run: those given, then the saved run's, then those of the run to resume, then defaults.
 
     Args:
         arguments: Those of the command line by name; None stands for one that was not given.
@@ -166,7 +166,7 @@ def build_evaluation(
         not takes_model(options.env),
     )
     env_factory: Any = dict
-    if options.env is None or (is_inline and not makes_own_models):  # else a worker makes it, or it loads its model
+    if options.env is None or (is_inline and not makes_own_models):  # a worker makes it, or it loads its own model
         env_factory = make_env_factory(options, models)
     executor: Executor | None = None
     if not is_inline:
@@ -222,7 +222,7 @@ def complaints(options: EvalOptions, given: Mapping[str, Any], kind: type[Evalua
         checks.append(partial(get_tool_parser, options.tool_parser))
     if backend.has_tokens:
         checks.append(partial(merge_options, DEFAULTS, options.model_options or {}))
-    for check in checks:  # what makes the model says the same, later
+    for check in checks:  # the model's constructor says the same, later
         try:
             check()
         except (TypeError, ValueError, StrandsSGLangError) as error:
@@ -255,7 +255,7 @@ def _check_data(evaluator: Evaluator, options: EvalOptions) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Try whether a file can be written, before what takes long begins; nothing is left behind."""
+    """Check that a file can be written, before long work begins; nothing is left behind."""
     with naming_errors("write to", path):
         if path.is_file():
             path.open("ab").close()

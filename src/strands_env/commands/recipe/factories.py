@@ -25,7 +25,7 @@ from strands_sglang.exceptions import BackendError, StrandsSGLangError
 def benchmark_of_data(path: str) -> str:
     """The benchmark that reads these data where none is named: a folder of container tasks, or the rows of a file."""
     folder = Path(path)
-    # `tasks.txt`: what `strands-env check --data TASKS -o FOLDER` wrote.
+    # `tasks.txt` is written by `strands-env check --data TASKS -o FOLDER`.
     names = ("tasks.txt", "task.toml", "*/task.toml", "tasks/*/task.toml")
     is_tasks = folder.is_dir() and any(any(folder.glob(name)) for name in names)
     return "harbor" if is_tasks else DATA
@@ -65,7 +65,7 @@ def load_reward(name: str) -> Any:
 
 
 def call_user(what: str, function: Any, *args: Any, **options: Any) -> Any:
-    """Call a user's function, naming it in what it raises."""
+    """Call a user's function, naming it in its errors."""
     with name_errors(what, EvalError, ModuleNotFoundError):
         try:
             return function(*args, **options)
@@ -93,7 +93,7 @@ class DeferredModels:
             return error
 
     def load(self) -> ModelFactory:
-        """The model factory itself; raises what loading raised, also when it is asked for again."""
+        """The model factory itself; raises the error of loading, also when asked again."""
         if isinstance(self._outcome, Exception):
             raise self._outcome
         return self._outcome

@@ -21,7 +21,7 @@ _LIMITS = (*_CALLS, "max_parallel_tool_calls", "max_total_tokens", "setup_timeou
 
 
 def plan_of(evaluator: Evaluator, options: EvalOptions, training: TrainOptions | None = None) -> dict[str, Any]:
-    """The plan of a run as JSON values; None stands for what is not known, or not bounded.
+    """The plan of a run as JSON values; None stands for unknown or unbounded.
 
     `calls` and `tokens` (sampled ones) are upper bounds without the repeats of rollouts that were lost.
     """

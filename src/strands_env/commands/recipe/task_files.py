@@ -126,7 +126,7 @@ def benchmark_of(name: str, function: Callable[[], Any]) -> type[Benchmark]:
 
 @contextmanager
 def name_errors(what: str, kind: type[EvalError], *passing: type[Exception]) -> Iterator[None]:
-    """Turn what a user's code raises into errors of a kind that name it; ours pass."""
+    """Turn errors of a user's code into errors of a kind that name it; ours pass."""
     try:
         yield
     except Exception as error:

@@ -37,9 +37,9 @@ FILE_TASKS, OTHER_TASKS = 10_000, 100
 NAMED = 5
 """Tasks that one finding names."""
 TOOL_SECONDS = 30.0
-"""Time for a tool that has no limit of its own."""
+"""Seconds for a tool that has no limit."""
 REWARD_SECONDS = 30.0
-"""Time for a reward that has no limit of its own."""
+"""Seconds for a reward that has no limit."""
 BLOCKED_SECONDS = 30.0
 """Time for which code may hold up the event loop."""
 _MISTAKES = (TypeError, ValueError, NameError, AttributeError, LookupError, ImportError, AssertionError)
@@ -81,7 +81,7 @@ def find_mistakes(env_factory: Any) -> list[str]:
     except _MISTAKES as error:
         logger.warning("error=<%s> | making an environment raised", type(error).__name__, exc_info=True)
         return [f"making an environment raised {type(error).__name__}: {error} (-v shows where)"]
-    except Exception:  # it says so in the run, where what it needs may be there
+    except Exception:  # the run reports it, where its needs may be met
         return []
     if inspect.iscoroutine(env):
         env.close()
@@ -188,7 +188,7 @@ async def try_environment(factory: EnvFactory, action: Action, models: TrialMode
 
 
 async def prove(factory: EnvFactory, tasks: list[Action], trial: Trial, *, is_asked: bool, **options: Any) -> None:
-    """Prove the reward of a factory on tasks; what fails is an error.
+    """Prove the reward of a factory on tasks; a failure is an error.
 
     Args:
         is_asked: The user named the reward. One of an environment may read more than the answer, such as its database;
@@ -255,7 +255,7 @@ async def _call_tools(env: Environment, action: Action, trial: Trial) -> None:
         return
     replies = iter([reply("", *calls)])  # all calls in one reply, then the answer
     env.model_factory = lambda: ScriptedModel(lambda messages: next(replies, ANSWER), token_data=False)
-    # The tools are tried, whatever a rollout may call.
+    # All tools are tried, beyond the limits of a rollout.
     env.reward_fn, env.limits = None, Limits(**env.limits.set_ones("tokens"))
     env.tool_timeout = env.tool_timeout or TOOL_SECONDS
     result = await env.rollout(action)

@@ -63,7 +63,7 @@ class TaskRepository:
 
 
 class HarborEvaluator(Benchmark):
-    """Folders of container tasks in Harbor's format; needs --data FOLDER, of tasks or of what `validate -o` wrote."""
+    """Folders of container tasks in Harbor's format; needs --data FOLDER, of tasks or of `check -o`."""
 
     benchmark_name = "harbor"
     has_local_rows = True

@@ -80,7 +80,7 @@ for number, test in enumerate(tests):
 
 
 class LiveCodeBenchReward(RewardFunction):
-    """1.0 where the program passes all tests, else 0.0; `info["note"]` says which test failed.
+    """1.0 where the program passes all tests, otherwise 0.0; `info["note"]` says which test failed.
 
     Args:
         limits: Limits of the program, one test at a time.

@@ -182,7 +182,7 @@ class Worker:
 class WorkerPool(ABC):
     """Spreads rollouts over workers, whose links a subclass opens, and finds the task that ends them.
 
-    When a worker is lost nobody knows which of its rollouts ended it. So each is run again, with a worker of its own:
+    When a worker is lost nobody knows which of its rollouts ended it. So each is run again, on its own worker:
     an innocent one gets its result. A worker that ends while it runs a single rollout counts against that task, and a
     task that ends `MAX_DEATHS` of them is quarantined; a task that blocks one is quarantined at once.
 
@@ -191,7 +191,7 @@ class WorkerPool(ABC):
             environment factory (sync or async; with the action as argument or without).
         arguments: Keyword arguments that pickle.
         n_workers: Workers that share rollouts, and at most as many that run a single one; the number of cores if None.
-        stuck_after: Seconds without a sign of life after which a worker is killed; None waits for ever.
+        stuck_after: Seconds without a sign of life after which a worker is killed; None waits without a limit.
 
     Attributes:
         dumps: Pickles what is sent.
@@ -326,6 +326,6 @@ class WorkerPool(ABC):
 
 def _key(action: Action) -> bytes:
     """Key of a task, equal for all its samples."""
-    # Ids are random by default, and every sample has a seed of its own.
+    # Ids are random by default, and every sample has its own seed.
     content: Any = action.model_dump(exclude={"task_context": {"id", SEED_FIELD}})
     return identity(content, leaf=repr)

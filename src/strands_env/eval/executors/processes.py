@@ -34,12 +34,12 @@ class ProcessExecutor(WorkerPool):
     """Runs rollouts in worker processes. An agent loop is bound by one core, so this is how to use several.
 
     A worker takes any number of rollouts at once; a new one goes to the worker with the fewest. When a worker dies
-    another takes its place, and each of its rollouts is run again with a worker of its own; a task that ends two of
+    another takes its place, and each of its rollouts is run again on its own worker; a task that ends two of
     those is quarantined (`WorkerPool`).
 
-    Code that holds the interpreter, such as a regular expression that backtracks for ever, stops every rollout of its
+    Code that holds the interpreter, such as a regular expression that backtracks forever, stops every rollout of its
     process, and no deadline inside can pass. A worker that is silent for `stuck_after` seconds is killed, and a task
-    that blocks a worker of its own is quarantined: its sample is lost to infrastructure, with the line that held the
+    that blocks its own worker is quarantined: its sample is lost to infrastructure, with the line that held the
     interpreter in its error. When this process dies, however it does, the workers clean up and end; one that cannot is
     killed with its process group.
 
@@ -48,8 +48,8 @@ class ProcessExecutor(WorkerPool):
             environment factory.
         arguments: Keyword arguments that pickle.
         n_workers: Number of processes; the number of cores if None.
-        stuck_after: Seconds without a sign of life after which a worker is killed; None waits for ever. Make it longer
-            than whatever blocks the event loop on purpose, such as loading a model in the environment factory.
+        stuck_after: Seconds without a sign of life after which a worker is killed; None waits without a limit. Make it
+            longer than whatever blocks the event loop on purpose, such as loading a model in the environment factory.
 
     Raises:
         ValueError: `n_workers` or `stuck_after` is not positive, or `make` is not a dotted path.

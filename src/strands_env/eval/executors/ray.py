@@ -19,7 +19,7 @@ class RayExecutor(WorkerPool):
     """Runs rollouts in Ray actors. Joins the cluster one is connected to, or starts Ray on this machine.
 
     A new rollout goes to the actor with the fewest. When an actor or its node dies another takes its place, and each of
-    its rollouts is run again with an actor of its own; a task that ends two of those is quarantined (`WorkerPool`).
+    its rollouts is run again on its own actor; a task that ends two of those is quarantined (`WorkerPool`).
     Code that holds an actor's interpreter stops all its rollouts: an actor that does not respond for `stuck_after`
     seconds is killed, and a task that blocks one of its own is quarantined. Closing ends these actors, and Ray only if
     this executor started it.
@@ -30,8 +30,8 @@ class RayExecutor(WorkerPool):
         arguments: Keyword arguments that pickle.
         n_workers: Number of actors.
         actor_options: Ray's options of an actor, such as `num_cpus`, `resources`, `runtime_env`.
-        stuck_after: Seconds without a sign of life after which an actor is killed; None waits for ever. Make it longer
-            than whatever blocks the event loop on purpose, such as loading a model in the environment factory.
+        stuck_after: Seconds without a sign of life after which an actor is killed; None waits without a limit. Make it
+            longer than whatever blocks the event loop on purpose, such as loading a model in the environment factory.
 
     Raises:
         ImportError: Ray is not installed.
@@ -71,7 +71,7 @@ class RayExecutor(WorkerPool):
             if not self._ray.is_initialized():
                 await asyncio.to_thread(self._ray.init, include_dashboard=False, log_to_driver=False)
                 self._started_ray = True
-        # Ray gives an actor with async methods an event loop of its own.
+        # Ray gives an actor with async methods its own event loop.
         return _ActorLink(self._ray, self._ray.remote(RolloutHost).options(**self._options).remote())
 
 

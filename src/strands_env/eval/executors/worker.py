@@ -40,7 +40,7 @@ DUMP_SIGNAL = signal.SIGUSR1
 class RolloutHost:
     """The far side of a worker: runs the rollouts that it is asked for, in a process or an actor.
 
-    Its methods are called by name (`Link.ask`), and what they return can always be sent.
+    Its methods are called by name (`Link.ask`), and their results can always be sent.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class RolloutHost:
         Only a cancellation that was asked for raises: one from inside is a `WorkCancelledError`.
 
         Returns:
-            The packed result, or whatever the rollout raised, and the description of the first environment.
+            The packed result or error of the rollout, and the description of the first environment.
         """
         assert self._executor is not None
         try:
@@ -131,7 +131,7 @@ def start_guard(life: int) -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    """Serve the inherited socket; log to stderr what the process that started this one would log."""
+    """Serve the inherited socket; log to stderr at the level of the parent process."""
     connected, life, stacks, level = map(int, sys.argv[1:])
     logging.basicConfig(level=level, format="%(name)s: %(message)s")
     faulthandler.enable(stacks)
@@ -151,8 +151,8 @@ def main() -> None:
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
-# A message is a length, then a pickle of plain values, so that it can always be read. What a user's code made travels
-# in it as bytes, pickled separately: what cannot be read costs only that rollout.
+# A message is a length, then a pickle of plain values, so that it can always be read. Objects of a user's code
+# travel in it as bytes, pickled separately: unreadable ones cost only their rollout.
 
 
 _LENGTH = struct.Struct("<Q")
@@ -168,7 +168,7 @@ async def read_message(reader: asyncio.StreamReader) -> Any:
 
 
 def write_message(writer: asyncio.StreamWriter, message: Any) -> None:
-    """Send a message; what cannot be pickled raises before anything is sent."""
+    """Send a message; one that cannot be pickled raises before anything is sent."""
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     writer.write(_LENGTH.pack(len(data)) + data)
 
@@ -204,7 +204,7 @@ def _plainer(error: Exception, shown: str) -> bytes:
 
 
 def unpack(data: bytes) -> StepResult:
-    """The result, here. Raises what the rollout raised, or the reason why the answer cannot be read here."""
+    """The result, here. Raises the rollout's error, or the reason why the answer cannot be read here."""
     try:
         answer: Any = pickle.loads(data)
     except Exception as error:
@@ -241,7 +241,7 @@ class WorkerLostError(ConnectionError):
 class QuarantinedTaskError(RuntimeError):
     """A task ended or blocked every worker that ran it alone, and is not run again by this executor.
 
-    An evaluation counts its sample as lost: it has no reward, whatever the reason was.
+    An evaluation counts its sample as lost: it has no reward for any reason.
 
     Attributes:
         task: Its id.

@@ -54,7 +54,7 @@ def pass_hat_k(n: int, c: int, k: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """A run in numbers. What was not scored is counted, and never taken for 0.
+    """A run in numbers. Unscored samples are counted, and never taken for 0.
 
     Attributes:
         mean_reward: Mean over prompts of the mean reward.
@@ -173,7 +173,7 @@ def flat_metrics(table: ScoreTable) -> dict[str, float]:
 
 
 def _estimates(scores: Sequence[PromptScores], k: int, estimate: Callable[[int, int, int], float]) -> list[float]:
-    # One set of prompts for every k: else pass@2 could be below pass@1, by prompts that lost a sample.
+    # One set of prompts for every k: otherwise pass@2 could be below pass@1, by prompts that lost a sample.
     scored = [score for score in scores if score.n]
     if not any(score.n >= k for score in scored):
         return []

@@ -1,4 +1,4 @@
-"""Scores of a run as columns: what every metric reads, small enough for a million samples."""
+"""Scores of a run as columns, read by every metric, small enough for a million samples."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ScoreTable:
         messages: The message of the first error of each kind, by the same keys.
         aborted: Number of samples lost to infrastructure.
         ungraded: Number of unscored samples whose reward function failed.
-        unscored: Number of samples without a reward, for whatever reason.
+        unscored: Number of samples without a reward, for any reason.
         options: Options of the run: its samples of each prompt, its threshold.
         missing: Number of samples that the run should have and has not, being stopped or killed; 0 where not known.
         totals: Sums over all samples of token counts, model calls, tool calls and times.

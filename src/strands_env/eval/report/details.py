@@ -170,7 +170,7 @@ def answer_of(result: StepResult) -> str:
 
 
 def _prompt_text(item: Trajectory, texts: TokenTexts) -> str | None:
-    """The first prompt as the model read it, with what an environment put in front of the task; a token an image."""
+    """The first prompt as the model read it, with the text an environment put before the task; a token an image."""
     tokens = item.tokens
     if texts.tokenizer is None or not tokens.prompt_length:
         return None
@@ -191,14 +191,14 @@ REASONS = 6
 
 
 def reasons_of(info: Any) -> list[list[str]]:
-    """The short values of a reward's info as `[name, text]`: why it is what it is, without reading JSON."""
+    """The short values of a reward's info as `[name, text]`: the reason for it, without reading JSON."""
     reasons: list[list[str]] = []
 
     def look(value: Any, name: str) -> None:
         if isinstance(value, dict):
             for key, inner in value.items():
                 look(inner, f"{name}.{key}" if name else str(key))
-        elif name == "ground_truth":  # the page says what was expected
+        elif name == "ground_truth":  # the page shows it elsewhere
             return
         elif isinstance(value, str | int | float | bool) and len(text := str(value)) <= MAX_REASON and text:
             reasons.append([name.replace("_", " "), text])

@@ -1,4 +1,4 @@
-"""Health of rollouts: what is unsound in rows of a run, exported samples, a gateway's sessions or slime's log."""
+"""Health of rollouts: problems in rows of a run, exported samples, a gateway's sessions or slime's log."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ LOOP = 4
 LARGE_GROUP = 8
 """Rollouts of a group whose equal rewards are no chance."""
 IMPROBABLE = -25.0
-"""Log-probability that no token has in a million samples, whatever the vocabulary."""
+"""Log-probability that no token has in a million samples, for any vocabulary."""
 
 
 class Check(NamedTuple):
-    """A check: the share that may be unsound (if any, one may be), of what, the finding in words, and what to do."""
+    """A check: the share that may be unsound (if any, one may be), its unit, the finding in words, and the advice."""
 
     allowed: float
     unit: str
@@ -44,7 +44,7 @@ class Check(NamedTuple):
 
 CHECKS: Final[Mapping[str, Check]] = {
     "no-call": Check(0, "rollouts", "made no model call", "read the program's output: its address or key may be wrong"),
-    "lost": Check(0.02, "rollouts", "were lost to infrastructure", "mend what their errors name, then eval --resume"),
+    "lost": Check(0.02, "rollouts", "were lost to infrastructure", "fix their errors, then eval --resume"),
     "ungraded": Check(0, "rollouts", "have no reward: it failed", "fix it, then score them again with rescore"),
     "time-out": Check(0.02, "rollouts", "ran out of time", "raise step_timeout, bound tool_timeout, run fewer at once"),
     "cut": Check(0.05, "rollouts", "hold a reply cut at its length", "raise max_new_tokens, or see if replies end"),
@@ -53,10 +53,10 @@ CHECKS: Final[Mapping[str, Check]] = {
     "loop": Check(0.02, "rollouts", f"repeat a call {LOOP} times", "look at the tool's answers: they may not help"),
     "malformed": Check(0.05, "calls", "cannot be parsed", "check parser and template with strands-sglang doctor"),
     "failing-tool": Check(0.02, "calls", "are of tools that never worked", "try the tools with strands-env check"),
-    "roots": Check(0.05, "rollouts", "began anew", "find what edits the history: each root costs its prompt again"),
+    "roots": Check(0.05, "rollouts", "began anew", "find the edits of the history: each root costs its prompt again"),
     "equal-rewards": Check(0.8, "groups", "have equal rewards", "they train nothing: try export --format prompts"),
     "logprobs": Check(1e-4, "tokens", "have none, or an impossible one", "compare with a server: report --server"),
-    "refused": Check(0.05, "requests", "were refused", "read why in the answers: a limit, or what the dialect lacks"),
+    "refused": Check(0.05, "requests", "were refused", "read why in the answers: a limit, or an unknown field"),
     "undelivered": Check(0.05, "answers", "were not delivered whole", "raise the time that clients and proxies wait"),
     "damaged": Check(0, "sessions", "cannot be read", "remove each with DELETE /sessions/ID: its tokens are lost"),
     "drift": Check(0.05, "rollouts", "hold broken text", "look at one: the model or its tokenizer may be damaged"),
@@ -83,7 +83,7 @@ class HealthRow:
     working_tools: Collection[str] = ()
 
     def count(self, check: str, kinds: Mapping[str, int], of: int = 1) -> None:
-        """Set what a check counts."""
+        """Set the counts of a check."""
         self.counts[check] = ({kind: count * self.times for kind, count in kinds.items() if count}, of * self.times)
 
     def count_end(self, end: End) -> None:
@@ -103,7 +103,7 @@ class HealthRow:
             self.count(check, {end.reason.value: check == found})
 
     def count_paths(self, samples: Sequence[TrainingSample]) -> None:
-        """Count what tokens tell."""
+        """Count the findings in tokens."""
         finishes = {sample.finish_reason for sample in samples} - {None}
         if "length" in finishes or (finishes and "cut" not in self.counts):
             self.count("cut", {"length": "length" in finishes})
@@ -273,7 +273,7 @@ def _set_reward(row: HealthRow, labels: Mapping[str, Any] | None, reward: Any) -
 
 
 def _row_of_paths(name: str, items: Sequence[Mapping[str, Any]]) -> HealthRow:
-    """The row of a session's trajectories: discarded ones tell that it was sampled, and nothing else."""
+    """The row of a session's trajectories: discarded ones tell only that it was sampled."""
     row = HealthRow(name=name)
     _set_reward(row, items[0].get("labels"), items[0].get("reward"))
     row.count("no-call", {"": not any(1 in item.get("output_mask", item["loss_mask"]) for item in items)})
@@ -319,13 +319,13 @@ def rows_of_steps(steps: Iterable[Mapping[str, Any]]) -> list[HealthRow]:
 
 
 def read_rows(path: str | Path, tokenizer: str | None = None) -> list[HealthRow]:
-    """The rows of a run; of `.parquet`, exported samples; of `.json`, what a gateway answers; of slime's log.
+    """The rows of a run; of `.parquet`, exported samples; of `.json`, a gateway's answers; of slime's log.
 
     Args:
         tokenizer: Name of the run's tokenizer, where it is not known; "none" looks for no drift.
 
     Raises:
-        EvalError: The file holds something else, or there is none.
+        EvalError: The file holds other data, or there is none.
     """
     source = Path(path)
     try:

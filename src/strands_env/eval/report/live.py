@@ -36,20 +36,20 @@ class LivePage(Protocol):
     scripts: ClassVar[tuple[str, ...]]
     title: str
     is_behind: bool
-    """The last read ended before the end of what was there."""
+    """The last read ended before the end of the file."""
 
     def read(self, seconds: float) -> int:
-        """Read what has come, for about so long; 0 where nothing changed."""
+        """Read new data, for about so long; 0 where nothing changed."""
 
     def overview(self) -> dict[str, Any]:
         """JSON values of the page."""
 
     def part(self, name: str) -> Any:
-        """JSON values of what the page opens under a name; None where there is no such thing."""
+        """JSON values of the part that the page opens under a name; None if there is none."""
 
 
 class Follower:
-    """Reads what a growing results file has got since the last look, and keeps the `latest` samples.
+    """Reads the lines that a results file has got since the last look, and keeps the `latest` samples.
 
     Raises:
         EvalError: There is no run, begun or finished, at the path.
@@ -90,7 +90,7 @@ class Follower:
                     break
         if not self.saved.document:
             self.saved = SavedRun.of(self._file)
-        if not self._has_caught_up:  # what was there before anybody looked says nothing of the speed
+        if not self._has_caught_up:  # older lines say nothing of the speed
             self.state.resumed, self.state.started = len(self._seen), time.monotonic()
             self._has_caught_up = not self.is_behind
         self.state.done = len(self._seen) - self.state.resumed  # one that was lost and tried again counts once

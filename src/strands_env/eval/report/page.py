@@ -1,4 +1,4 @@
-"""The HTML files: assets, data in compressed islands, and a policy that lets nothing else run."""
+"""The HTML files: assets, data in compressed islands, and a policy that lets no other code run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def page(target: Path, *, title: str, scripts: tuple[str, ...]) -> Iterator[Call
     The block gets a function that adds an island of data, which the page unpacks when it needs it, under a name.
 
     Raises:
-        EvalError: It is not named as a page, and may be something else that matters.
+        EvalError: It is not named as a page, and may be another file that matters.
         StoreError: It cannot be written.
     """
     if target.suffix not in (".html", ".htm") or target.is_dir():
@@ -67,7 +67,7 @@ def live_page(title: str, scripts: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _frame(title: str, scripts: tuple[str, ...], allowed: str) -> tuple[str, str, str]:
-    """The parts of a page before and after its data, and the policy that lets nothing else run."""
+    """The parts of a page before and after its data, and the policy that lets no other code run."""
     script = '"use strict";\n(() => {\n' + "\n".join(_asset(name) for name in scripts) + "})();\n"
     style = _asset("report.css")
     policy = (
@@ -79,7 +79,7 @@ def _frame(title: str, scripts: tuple[str, ...], allowed: str) -> tuple[str, str
 
 
 def page_json(value: Any) -> bytes:
-    """JSON text of a page's data without a line break, whatever a sample holds."""
+    """JSON text of a page's data, without a line break for any sample."""
     return json.dumps(readable(value), separators=(",", ":")).encode()
 
 

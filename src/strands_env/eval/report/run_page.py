@@ -24,7 +24,7 @@ from strands_env.eval.saved import RunTokenizer, SavedRun
 from strands_env.eval.store import Entry, ResultReader
 
 CHUNK = 50
-"""Samples of one data island: what the browser unpacks when one of them is opened."""
+"""Samples of one data island, which the browser unpacks when one of them is opened."""
 TOKEN_BUDGET = 20_000_000
 """Tokens a report may hold; beyond it only messages are shown."""
 _DRAWING = ("charts.js", "tokens.js", "detail.js", "table.js", "drawer.js", "app.js")

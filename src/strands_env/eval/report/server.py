@@ -2,7 +2,7 @@
 
 The server listens on the loopback address alone. Its address holds a random key, for other users of the machine can
 reach it too; a request for another host is refused, for a name of somebody's may lead here (DNS rebinding). It serves
-one page, a stream of events and what the page opens by name; no file.
+one page, a stream of events and the parts that the page opens by name; no file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOST: Final = "127.0.0.1"
 MAX_STREAMS = 32
 """Pages that are told of news at once."""
 SLOW_SECONDS = 30.0
-"""Seconds in which a page must have taken what it was sent."""
+"""Seconds in which a page must have taken its data."""
 READ_SECONDS = 0.5
 QUIET_SECONDS = 1.0
 """Seconds between looks at the files."""
@@ -75,7 +75,7 @@ class LiveServer:
         await self._runner.cleanup()
 
     async def follow(self) -> None:
-        """Read what is written, and tell the pages, without end.
+        """Read new lines, and tell the pages, without end.
 
         Raises:
             EvalError: The files cannot be read.
@@ -137,7 +137,7 @@ class LiveServer:
                     async with asyncio.timeout(BEAT_SECONDS), self._news:
                         while self._version == seen:
                             await self._news.wait()
-                    # A page that takes long gets the newest next, whatever came in between.
+                    # A slow page gets the newest data next, and skips older data.
                     seen, message = self._version, self._document
                 except TimeoutError:
                     message = b": still here\n\n"  # finds out that a page is gone
@@ -145,7 +145,7 @@ class LiveServer:
                     await response.write(message)
         except (TimeoutError, ConnectionError):
             if request.transport is not None:
-                request.transport.abort()  # what it did not take is not kept
+                request.transport.abort()  # data that it did not take is not kept
             return response
         finally:
             self._streams -= 1

@@ -213,7 +213,7 @@ def _of_log(path: Path, prompts: Answers) -> Iterator[Step]:
                 "tool_calls": metrics.get("tool_calls"),
                 "truncated": _cut(ended),
                 "failed": (metrics.get("removed") or 0) / max(1, metrics.get("rollouts") or 1),
-                **dict.fromkeys(("low", "high", "drift", "model")),  # what the log does not say
+                **dict.fromkeys(("low", "high", "drift", "model")),  # unknown to the log
             }
 
 

@@ -134,7 +134,7 @@ def test_ctrl_c_finishes_what_runs_and_a_second_one_cancels_it(number, times, tm
     done = interrupted(tmp_path, number=number, times=times)
     assert done.returncode == 130, done.stderr
     assert "--resume" in done.stdout
-    assert done.stderr.count("saved first; Ctrl-C again cancels it\n") == 1
+    assert done.stderr.count("saved first; Ctrl-C again cancels them\n") == 1
     assert [sample.prompt_id for sample in read_results(tmp_path)] == ["t0"][: 2 - times]
     if times == 1:
         assert evaluate("-o", str(tmp_path), "--resume", "-q") == 0
