@@ -57,14 +57,14 @@ def calculate(expression: str) -> Number:
         value = _value(tree.body, 0)
     except CalculatorError:
         raise
-    except ZeroDivisionError:
-        raise CalculatorError("division by zero") from None
-    except OverflowError:
-        raise CalculatorError("a number is too large for this calculation") from None
-    except RecursionError:  # a chain of names or calls is deep for Python without being an operation
-        raise CalculatorError(f"{_quote(expression)} is nested too deeply") from None
-    except (ValueError, TypeError, ArithmeticError) as error:
-        raise CalculatorError(f"the calculation is not defined: {error}") from None
+    except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
+        reasons = {
+            ZeroDivisionError: "division by zero",
+            OverflowError: "a number is too large for this calculation",
+            # A chain of names or calls is deep for Python without being an operation.
+            RecursionError: f"{_quote(expression)} is nested too deeply",
+        }
+        raise CalculatorError(reasons.get(type(error), f"the calculation is not defined: {error}")) from None
     return _check(value)
 
 

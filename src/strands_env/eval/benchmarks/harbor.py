@@ -39,16 +39,13 @@ class TaskRepository:
 
     def fetch(self, name: str) -> Path:
         """The folder with the tasks, in the cache of this package; fetched with git where it is not there yet."""
-        place = cache_folder() / "tasks" / name
-        if not place.exists():
-            unfinished = place.with_name(f"{name}.part")
-            shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.parent.mkdir(parents=True, exist_ok=True)
+
+        def clone(target: Path) -> None:
             # Repositories of tasks are large, and only the newest files of one folder are needed.
-            self._git("clone", "--quiet", "--depth", "1", "--filter=blob:none", "--sparse", self.url, str(unfinished))
-            self._git("-C", str(unfinished), "sparse-checkout", "set", self.folder or "/*")
-            unfinished.rename(place)  # last, so that a fetch cut short is never taken for a whole one
-        return place / self.folder
+            self._git("clone", "--quiet", "--depth", "1", "--filter=blob:none", "--sparse", self.url, str(target))
+            self._git("-C", str(target), "sparse-checkout", "set", self.folder or "/*")
+
+        return _fetched(name, clone) / self.folder
 
     def _git(self, *arguments: str) -> None:
         try:
@@ -60,6 +57,18 @@ class TaskRepository:
                 f"the tasks cannot be fetched from {self.url}: {process.stderr.strip()[-300:]}; give a folder with "
                 "them as data_path (--data)"
             )
+
+
+def _fetched(name: str, fetch: Callable[[Path], None]) -> Path:
+    """A folder of tasks in the cache of this package; `fetch` fills one that is not there yet, whole or not at all."""
+    place = cache_folder() / "tasks" / name
+    if not place.exists():
+        unfinished = place.with_name(f"{place.name}.part")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.parent.mkdir(parents=True, exist_ok=True)
+        fetch(unfinished)
+        unfinished.rename(place)  # last, so that a fetch cut short is never taken for a whole one
+    return place
 
 
 class HarborEvaluator(Benchmark):
@@ -149,18 +158,17 @@ class HarborRegistryEvaluator(HarborEvaluator):
         Only a whole data set appears under its name there. Remove its folder to fetch it again.
         """
         name = self.benchmark_name.partition(":")[2]
-        place = cache_folder() / "tasks" / "registry" / re.sub(r"[^\w.@-]+", "+", name)
-        if not place.exists():
-            unfinished = place.with_name(f"{place.name}.part")
-            shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir(parents=True)
-            command = [self._program(), "download", name, "--output-dir", str(unfinished)]
+
+        def download(target: Path) -> None:
+            target.mkdir()
+            command = [self._program(), "download", name, "--output-dir", str(target)]
             process = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
             if process.returncode != 0:
                 said = process.stderr.strip() or process.stdout.strip()
                 told = " ".join(said.rpartition("Error: ")[2][-300:].split())
                 raise DatasetError(f"'harbor download {name}' failed: {told}; is that its name in the registry?")
-            unfinished.rename(place)
+
+        place = _fetched("registry/" + re.sub(r"[^\w.@-]+", "+", name), download)
         found = sorted(path.parent for path in place.rglob("task.toml"))
         for folder in (each for each in found if not any(other in each.parents for other in found)):
             yield {**_row(folder), "work": None}
