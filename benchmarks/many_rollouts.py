@@ -13,7 +13,8 @@ processes (`tune_garbage_collection`):
 - **held**: rollouts whose conversations are complete and all alive: an `Agent` with `SGLangModel`, one with
   strands-sglang, and rollouts of an `Environment`, each in a process of upstream's environment; kilobytes for each.
 - **growth**: rollouts one after the other in one process, each with a question of its own: kilobytes of the process
-  after so many of them, less those after the first tenth, when what is made once is there.
+  after so many of them, less those after the first number of `--growth`, when what is made once is there. Caches of
+  first prompts and pieces of text grow up to their bounds.
 - **spread**: rollouts over this process, worker processes and Ray actors. `parent` is the CPU time of the process that
   hands them out, for each rollout.
 """
@@ -182,7 +183,7 @@ async def crowd(order: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def growth(order: dict[str, Any]) -> dict[str, Any]:
+async def growth(order: dict[str, Any]) -> list[dict[str, Any]]:
     """Rollouts one after the other in this process."""
     marks: list[int] = order["marks"]
     resident: dict[int, float] = {}
@@ -193,9 +194,7 @@ async def growth(order: dict[str, Any]) -> dict[str, Any]:
             assert result.error is None, result.error
             if number in marks:
                 resident[number] = round(resident_kb())
-    first, *others = marks
-    grown = {str(mark): round(resident[mark] - resident[first]) for mark in others}
-    return {"turns": order["turns"], "tokens": len(result.observation.tokens), "from": first, "grown_kb": grown}
+    return [{"rollouts": mark, "grown_kb": round(resident[mark] - resident[marks[0]])} for mark in marks]
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
@@ -246,14 +245,13 @@ def keep_to(cores: list[int], process: psutil.Process) -> None:
         process.cpu_affinity(cores)
 
 
-def run(measure: Callable[[dict[str, Any]], Any], order: dict[str, Any]) -> dict[str, Any]:
+def run(measure: Callable[[dict[str, Any]], Any], order: dict[str, Any]) -> Any:
     """Measure in this process."""
     if measure is not spread:
         keep_to(CORES[:1], psutil.Process())
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    figures: dict[str, Any] = asyncio.run(measure(order))
-    return figures
+    return asyncio.run(measure(order))
 
 
 def held(folder: str, url: str, *, quick: bool) -> dict[str, Any]:
@@ -280,11 +278,10 @@ def held(folder: str, url: str, *, quick: bool) -> dict[str, Any]:
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
-def measured(measure: Callable[[dict[str, Any]], Any], order: dict[str, Any]) -> dict[str, Any]:
+def measured(measure: Callable[[dict[str, Any]], Any], order: dict[str, Any]) -> Any:
     """Measure in a fresh process."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
-        figures: dict[str, Any] = fresh.submit(run, measure, order).result()
-        return figures
+        return fresh.submit(run, measure, order).result()
 
 
 def measure_all(args: argparse.Namespace, folder: str, address: str, server: psutil.Process) -> dict[str, Any]:

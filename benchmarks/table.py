@@ -44,7 +44,7 @@ BENCHMARKS = {
 """Names of figures, and the benchmark that prints them with its arguments."""
 SHOWN = {
     "fast_paths": "saves",
-    "many_rollouts": "rollouts|turns_per_s|cpu_ms|added_ms|peak_mb|kb_per|local|processes|ray",
+    "many_rollouts": "rollouts|turns_per_s|cpu_ms|added_ms|peak_mb|kb_per|grown_kb|local|processes|ray",
     "grading": "all|seconds",
     "chaos": "rollouts|equal|requests|sent|tokens|left|faults",
     "peers": "sampled|exact|twice|lost|thrown|rows|cpu",

@@ -69,7 +69,7 @@ class SharedPrompts:
 
     def __init__(self) -> None:
         self.formats: Recent[PromptFormat] = Recent(256)
-        self.roots: Recent[tuple[Prompt, int]] = Recent(1 << 22)
+        self.roots: Recent[tuple[Prompt, int]] = Recent(1 << 19)
 
 
 _shared: weakref.WeakKeyDictionary[Any, SharedPrompts] = weakref.WeakKeyDictionary()
