@@ -29,6 +29,9 @@ YOUNG_OBJECTS = 1_000
 YOUNG_COLLECTIONS = 10_000
 """Young collections before survivors are walked again. Cyclic garbage among ten million objects waits until then; were
 every one of them garbage, it would take about two gigabytes."""
+_UNWALKED = 1_000
+"""Young collections of all blocks of `rare_collections`, with survivors that nothing walked, before everything is."""
+_unwalked = 0
 
 
 def _raise_thresholds() -> None:
@@ -41,6 +44,8 @@ def _raise_thresholds() -> None:
 def rare_collections(*, is_tuned: bool = False) -> Iterator[None]:
     """Walk survivors rarely for a while; thresholds of `gc` that are higher already stay.
 
+    What the block leaves behind counts as old: the thresholds of before would have all of it walked at once.
+
     `is_tuned`: as `tune_garbage_collection` does, and taken back at the end.
     """
     # To count what is frozen walks all of it: 30 ms for a million objects.
@@ -51,9 +56,23 @@ def rare_collections(*, is_tuned: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        gc.set_threshold(*before)
         if is_tuned and not is_frozen:
             gc.unfreeze()
+        if gc.get_threshold() != before:
+            _make_old()
+        gc.set_threshold(*before)
+
+
+def _make_old() -> None:
+    """Take all objects for old, without a walk; from time to time all are walked, for cyclic garbage among them."""
+    global _unwalked
+    _unwalked += gc.get_count()[1]
+    if _unwalked >= _UNWALKED:
+        gc.collect()
+        _unwalked = 0
+    elif gc.get_freeze_count() == 0:  # else what the caller froze would thaw
+        gc.freeze()
+        gc.unfreeze()
 
 
 def tune_garbage_collection() -> None:
