@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 MAX_PENDING = 4096  # samples that may wait for the device before `append` waits too
 GROUP_SECONDS = 0.01  # between two batches, while samples keep coming
+# Lines that are made at once, for which the processor has the code at hand; those of more would keep samples waiting.
+MADE_TOGETHER = 8
 
 
 def scan(fd: int, path: Path, damages: list[str] | None = None) -> Iterator[Entry]:
@@ -309,8 +311,8 @@ class ResultLog:
 class ResultWriter:
     """Appends samples without blocking the event loop: one thread writes all that is finished, and syncs once for it.
 
-    A sample without token data is made a line at once: then the thread has nothing to do but calls of the system, each
-    of which costs it a turn of the interpreter where the event loop is busy. Token data is compressed on the thread.
+    Where samples come fast, lines of those without token data are made on the event loop: the thread has little to do
+    but calls of the system, each of which costs it a turn of the interpreter. Token data is compressed on the thread.
 
     Args:
         log: The open results file, closed by `close`.
@@ -322,8 +324,9 @@ class ResultWriter:
         self._on_saved = on_saved
         self._loop = asyncio.get_running_loop()
         self._writer, self._others = (ThreadPoolExecutor(1, f"strands-eval-{name}") for name in ("store", "run"))
-        self._lock = Lock()  # of the three below
+        self._lock = Lock()  # of the four below
         self._pending: list[EvalSample | Line] = []
+        self._plain = 0  # samples without token data at the end of it
         self._is_writing = False
         self._failure: BaseException | None = None
         self._written: asyncio.Future[None] | None = None
@@ -332,11 +335,14 @@ class ResultWriter:
         """Give a sample to the writer, or raise why an earlier one was not written; waits only when far behind."""
         result = sample.step_result
         has_tokens = result.trajectories or result.observation.tokens is not None
-        item = sample if has_tokens else write_sample(sample)
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            self._pending.append(item)
+            self._pending.append(sample)
+            self._plain = 0 if has_tokens else self._plain + 1
+            if self._plain == MADE_TOGETHER:
+                self._pending[-MADE_TOGETHER:] = _make_lines(self._pending[-MADE_TOGETHER:])
+                self._plain = 0
             is_writing, self._is_writing = self._is_writing, True
         if not is_writing:
             self._written = self._loop.run_in_executor(self._writer, self._write)
@@ -365,14 +371,18 @@ class ResultWriter:
         try:
             while True:
                 with self._lock:
-                    batch, self._pending = self._pending, []
+                    batch, self._pending, self._plain = self._pending, [], 0
                     if not batch:
                         self._is_writing = False  # under the lock: who appends next starts the thread again
                         return
-                self.log.write([item if isinstance(item, Line) else write_sample(item) for item in batch])
+                self.log.write(_make_lines(batch))
                 self._loop.call_soon_threadsafe(self._on_saved, len(batch))
                 if self._pending:
                     time.sleep(GROUP_SECONDS)
         except BaseException as error:
             self._failure = error
             raise
+
+
+def _make_lines(items: Sequence[EvalSample | Line]) -> list[Line]:
+    return [item if isinstance(item, Line) else write_sample(item) for item in items]

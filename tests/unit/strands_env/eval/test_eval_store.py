@@ -13,7 +13,17 @@ import pytest
 from strands_env.core import End, Outcome, TerminationReason, Trajectory
 from strands_env.eval import StoreCorruptError, StoreError, StoreLockedError, read_results, verify_run
 from strands_env.eval.errors import ConfigMismatchError
-from strands_env.eval.store import ResultLog, ResultReader, ResultWriter, RunConfig, StorePaths, config, load_run
+from strands_env.eval.store import (
+    ResultLog,
+    ResultReader,
+    ResultWriter,
+    RunConfig,
+    StorePaths,
+    config,
+    load_run,
+    results,
+)
+from strands_env.eval.store.line import write_sample
 from strands_sglang.lines import finish_line
 from tests.unit.eval_support import sample, with_tokens
 
@@ -373,6 +383,26 @@ async def test_finished_samples_are_synced_while_the_event_loop_is_busy(paths, m
         assert synced.acquire(timeout=30)  # the event loop has no turn before this
         assert [item.index for item in read_results(paths.results)] == list(range(index + 1))
     await writer.close()
+
+
+async def test_a_burst_is_saved_in_its_order_and_few_of_its_lines_are_left_to_the_thread(paths, monkeypatch):
+    makers: list[str] = []
+    monkeypatch.setattr(
+        results, "write_sample", lambda item: makers.append(threading.current_thread().name) or write_sample(item)
+    )
+    log, go = ResultLog(paths), threading.Event()
+    write = log.write
+    monkeypatch.setattr(log, "write", lambda lines: (go.wait(30), write(lines)))
+    writer, burst = ResultWriter(log), 4 * results.MADE_TOGETHER
+    for index in range(burst):
+        made = sample(1.0, index)
+        if index == burst // 2:
+            with_tokens(made.step_result)
+        await writer.append(made)
+    go.set()
+    await writer.close()
+    assert [item.index for item in read_results(paths.results)] == list(range(burst))
+    assert 0 < sum(name != threading.main_thread().name for name in makers) <= 2 * results.MADE_TOGETHER
 
 
 @pytest.mark.parametrize("text", [None, '{"config": null}', '{"config": {}, "about": 3}', "[]", "no"])
