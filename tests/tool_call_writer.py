@@ -65,7 +65,7 @@ def write_object(keys: CallKeys, name: str, arguments: Any, model_id: str | None
 @singledispatch
 def write(parser: Any, name: str, arguments: Any, model_id: str | None, types: ParameterTypes) -> str:
     """A call in the format of a parser, unchecked whether it reads back."""
-    raise NotImplementedError(type(parser).__name__)
+    raise NotImplementedError(f"say how {type(parser).__name__} writes a call: @write.register in {__name__}")
 
 
 @write.register(json_calls.HermesToolParser)

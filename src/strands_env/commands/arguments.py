@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from strands_env.eval.options import GROUPS, OPTIONS, SAMPLING, SHARED, TRAIN_OPTIONS, add_options, seed
+from strands_env.eval.options import GROUPS, OPTIONS, SAMPLING, SHARED, TRAIN_OPTIONS, add_options, seed_number
 from strands_sglang.command_line import (
     AddArguments,
     add_former,
@@ -106,7 +106,7 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     bounds = ("LOW", "HIGH")
     prompts.add_argument("--between", nargs=2, type=number, metavar=bounds, help="only pass rates in [LOW, HIGH]")
     prompts.add_argument("--draw", type=positive, metavar="N", help="N rows, each prompt as often as its weight says")
-    prompts.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of --draw (0)")
+    prompts.add_argument("--seed", type=seed_number, default=0, metavar="N", help="seed of --draw (0)")
     add_options(prompts, ["reward_threshold"])
 
 
@@ -172,7 +172,9 @@ def add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=positive, default=3, metavar="N", help="rollouts of each question (3)")
     parser.add_argument("--temperature", type=number, default=1.0, metavar="T", help="0 is greedy (1)")
     parser.add_argument("--max-new-tokens", type=positive, default=64, metavar="N", help="of one model call (64)")
-    parser.add_argument("--seed", type=seed, default=5, metavar="N", help="the same seed gives the same rollouts (5)")
+    parser.add_argument(
+        "--seed", type=seed_number, default=5, metavar="N", help="the same seed gives the same rollouts (5)"
+    )
     _add_json(parser)
 
 

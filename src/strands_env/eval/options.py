@@ -19,7 +19,9 @@ from strands_env.core.backends import BACKENDS
 from strands_env.core.trackers import TRACKERS, check_tracker
 from strands_sglang.command_line import json_object, non_negative, number, positive, whole
 
-seed = partial(whole, least=0, most=2**63 - 1, expected="a whole number from 0, below 2^63")  # as readers of JSON hold
+seed_number = partial(
+    whole, least=0, most=2**63 - 1, expected="a whole number from 0, below 2^63"
+)  # as readers of JSON hold
 
 REWARDS: Final = {
     "choice": "strands_env.rewards:ChoiceReward",
@@ -126,7 +128,7 @@ class EvalOptions:
         None, "its columns, as in question=prompt,answer=solution", "--columns", metavar="MAP", type=columns_of
     )
     limit: int | None = _data(None, "number of tasks", "--limit", metavar="N", type=positive)
-    seed: int = _data(0, _SEED, "--seed", metavar="N", type=seed)
+    seed: int = _data(0, _SEED, "--seed", metavar="N", type=seed_number)
 
     n_samples_per_prompt: int = _run(
         1, "samples of each task, the n of pass@k", "-n", "--n-samples-per-prompt", metavar="N", type=positive
@@ -234,7 +236,8 @@ CONTINUED: Final = [
     *(name for group in ("", "model", "environment", "data") for name in GROUPS[group] if name != "limit"),
     *("sampling_seed", "n_samples_per_prompt", "reward_threshold"),
 ]
-"""Options that a resumed run takes from the saved one unless given: those that must match, and those that count."""
+"""Options that a resumed run takes from the saved one unless given: those that it must share, and those that change
+its numbers."""
 
 
 # ---- of a training ---------------------------------------------------------------------------------------------------

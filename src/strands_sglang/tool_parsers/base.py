@@ -135,7 +135,7 @@ class ToolParser:
 
     @property
     def opening(self) -> str:
-        """Pattern of the beginning of a call inside its block, with the tool's name as its only group, which is named.
+        """Pattern of the beginning of a call inside its block; its only group is `(?P<name>...)`, the tool's name.
 
         With the name of a declared tool it is a malformed call where it stands outside of a block. Empty for none.
         """

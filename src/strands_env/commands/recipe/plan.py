@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from strands_env.commands.recipe.run_file import run_file_text
@@ -13,6 +14,7 @@ from strands_env.core.backends import BACKENDS
 from strands_env.core.rollout import takes_action
 from strands_env.eval import Evaluator
 from strands_env.eval.options import EvalOptions, TrainOptions
+from strands_env.eval.run.benchmark import KNOWN_ROWS
 
 _CALLS = ("max_tool_iters", "max_tool_calls", "max_messages")
 """Limits of an environment that bound the model calls of a rollout, each by its own number."""
@@ -25,8 +27,9 @@ def plan_of(evaluator: Evaluator, options: EvalOptions, training: TrainOptions |
 
     `calls` and `tokens` (sampled ones) are upper bounds without the repeats of rollouts that were lost.
     """
-    known = evaluator.count() or len(evaluator.known_tasks()) or None
-    tasks = known if None in (known, options.limit) else min(int(known or 0), int(options.limit or 0))
+    tasks = evaluator.count() or _read_tasks(evaluator, options)
+    if tasks is not None and options.limit is not None:
+        tasks = min(tasks, options.limit)
     if training is not None:
         rollouts = None if tasks is None else training.steps * training.group * min(training.prompts, tasks)
     else:
@@ -56,6 +59,13 @@ def plan_of(evaluator: Evaluator, options: EvalOptions, training: TrainOptions |
         "tokens_per_call": reply,
         "output": str(options.output_path),
     }
+
+
+def _read_tasks(evaluator: Evaluator, options: EvalOptions) -> int | None:
+    """Number of tasks of a local file; None where only the first tasks were read."""
+    is_file = options.data_path is not None and Path(options.data_path).is_file()
+    known = len(evaluator.known_tasks())  # of other data too: a wrong row is told here
+    return known if is_file and 0 < known < KNOWN_ROWS else None
 
 
 def _times(count: int | None, each: int | None) -> int | None:

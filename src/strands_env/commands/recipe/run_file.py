@@ -44,7 +44,7 @@ from strands_env.eval.options import (
     columns_of,
     flag_of,
     is_run_file,
-    seed,
+    seed_number,
     trackers_of,
 )
 from strands_env.training.log import NAME as LOG
@@ -56,7 +56,7 @@ SAVED: Final = "run.yaml"
 _KINDS: Final[Mapping[Any, Any]] = {
     positive: PositiveInt,
     non_negative: NonNegativeInt,
-    seed: NonNegativeInt,
+    seed_number: NonNegativeInt,
     number: FiniteFloat,
     int: int,
     json_object: dict[str, Any],
@@ -75,7 +75,9 @@ def _key_of(name: str, option: DataclassField[Any]) -> str:
 def _kind_of(argument: Mapping[str, Any]) -> Any:
     if "choices" in argument:
         return Literal[tuple(map(str, argument["choices"]))]
-    return bool if "action" in argument else _KINDS.get(argument.get("type"), str)
+    if "action" in argument:
+        return bool
+    return _KINDS[argument["type"]] if "type" in argument else str
 
 
 _DECLARED = {name: option for name, option in (OPTIONS | TRAIN_OPTIONS).items() if option.metadata["flags"]}

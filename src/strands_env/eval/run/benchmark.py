@@ -159,7 +159,7 @@ class Benchmark(Evaluator):
     _overrides: ClassVar[tuple[str, ...]] = (*Evaluator._overrides, "action", "rows", "environment")
     dataset: ClassVar[HubDataset | None] = None
     has_local_rows: ClassVar[bool] = False
-    """`rows` needs nothing from elsewhere even without `data_path`, so that the first row can be tried early."""
+    """`rows` works without `data_path` and without the network: its first row is tried before the run."""
     env_class: ClassVar[Callable[..., Environment]] = Environment
     env_options: ClassVar[Mapping[str, Any]] = {}
     system_prompt: ClassVar[str | None] = None

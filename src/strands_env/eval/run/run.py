@@ -180,8 +180,8 @@ class Run:
         """Samples that are not done, in the order of the data set; those that are go into the results on the way."""
         namer = self.namer
         prompts = passed = 0
-        # The recorded environment may have been made for a single task. Samples of those before it wait until another
-        # one was made for that task and compared; in the data this is one of the first.
+        # If the saved environment was made for one task, all earlier samples wait until the environment of that same
+        # task has been made again and compared; in the data this is one of the first.
         sample = str(((self._config.environment or {}).get("task") or {}).get("id", ""))
         recorded, _, recorded_index = sample.rpartition("_")
         last_waiting = -1 if self._writer is None else self._writer.log.place_of(recorded)

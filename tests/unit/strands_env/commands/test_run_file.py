@@ -7,8 +7,9 @@ import re
 import pytest
 
 from strands_env.commands.cli import main
+from strands_env.commands.recipe.plan import plan_of
 from strands_env.commands.recipe.run_file import KEYS, RunFile, parse_run_file, read_run_file, run_file_text
-from strands_env.eval import EvalError, read_results
+from strands_env.eval import Benchmark, EvalError, read_results
 from strands_env.eval.options import OPTIONS, SAMPLING, TRAIN_OPTIONS, EvalOptions, TrainOptions
 from strands_env.eval.saved import SavedRun
 from tests.conftest import ROOT
@@ -135,6 +136,28 @@ def test_the_plan_bounds_what_a_run_can_cost(tmp_path, capsys):
     unbounded = [f"{HOOKS}:three_tasks", "--env", f"{HOOKS}:PlainEnv", "--backend", "scripted", "--dry-run", "--json"]
     plan = json.loads(run(capsys, *unbounded)[1])
     assert (plan["tasks"], plan["calls"], plan["tokens"]) == (None, None, None)
+
+
+def test_the_plan_counts_whole_data_alone(tmp_path, capsys):
+    """Of data without a count the first task is read early, which is no number of tasks."""
+
+    class Packaged(Benchmark):
+        benchmark_name = "packaged"
+        has_local_rows = True
+
+        def rows(self):
+            return iter([{"question": "q"}] * 3)
+
+        def action(self, row, index):
+            return self.task(str(index), row["question"])
+
+    evaluator = Packaged(lambda: None, output_path=None)
+    assert len(evaluator.known_tasks()) == 1
+    assert plan_of(evaluator, evaluator.options)["tasks"] is None
+    (tmp_path / "tasks.json").write_text(json.dumps([{"question": "q", "answer": "a"}] * 3))
+    flags = ["--data", tmp_path / "tasks.json", "--reward", "exact", "--backend", "scripted", "--dry-run", "--json"]
+    assert json.loads(run(capsys, *flags)[1])["tasks"] == 3
+    assert json.loads(run(capsys, *flags, "--limit", "2")[1])["tasks"] == 2
 
 
 def test_a_file_has_no_secret_and_asks_for_it(tmp_path, capsys):

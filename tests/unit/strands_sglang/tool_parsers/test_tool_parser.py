@@ -196,7 +196,7 @@ def test_an_unclosed_call_is_no_call_but_is_told(parser: ToolParser) -> None:
 def test_other_markers(parser: ToolParser) -> None:
     if isinstance(parser, MessageToolParser | BareToolParser):
         pytest.skip("has no begin marker of its own")
-    tokens = ("<call>", "</call>" if parser.tool_end_token else "")
+    tokens = ("<other>", "</other>" if parser.tool_end_token else "")
     other = type(parser)(tool_call_tokens=tokens)
     assert only(other.parse(render(other, "f", {"q": "x"}))).name == "f"
     assert other(render(parser, "f", {"q": "x"})) == []

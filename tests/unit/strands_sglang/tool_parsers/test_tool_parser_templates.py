@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tool_call_writer import write
 from strands_sglang.conversation.tool_calls import PrintedCalls, check_names, choose_tool_parser
 from strands_sglang.exceptions import ToolParserError
 from strands_sglang.template import ChatTemplate, DeltaRenderer
-from strands_sglang.tool_parsers import ParameterTypes, get_tool_parser
+from strands_sglang.tool_parsers import TOOL_PARSER_REGISTRY, ParameterTypes, get_tool_parser
 from tests.conftest import SHARED, SHARED_MISSING
 from tests.unit import family_templates
 
@@ -122,6 +123,13 @@ def rows() -> dict[str, dict[str, str]]:
         return own | {firsts[parser]: own_template(parser) for parser in missing}
     with (SHARED / "data" / "chat_templates" / "index.tsv").open(encoding="utf-8", newline="") as file:
         return own | {row["file"]: row for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)}
+
+
+def test_every_parser_has_templates_here_and_a_row_in_the_docs():
+    page = (Path(__file__).parents[4] / "docs" / "tool-parsers.md").read_text(encoding="utf-8")
+    classes = {TOOL_PARSER_REGISTRY[name] for name in FAMILIES}
+    assert classes == set(TOOL_PARSER_REGISTRY.values())
+    assert [name for name in TOOL_PARSER_REGISTRY if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize(("parser_name", "template"), CASES)
@@ -238,6 +246,8 @@ def printed_call(row: dict[str, str], arguments: dict[str, Any], tools: list[dic
 
 def row_of(rows: dict[str, dict[str, str]], template: str) -> dict[str, str]:
     if f"{template}.jinja" not in rows:
+        if SHARED.is_dir() or template.startswith("own-"):
+            pytest.fail(f"no template {template!r}: add a Family to tests/unit/family_templates.py")
         pytest.skip(SHARED_MISSING)
     return rows[f"{template}.jinja"]
 
