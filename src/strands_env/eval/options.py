@@ -179,7 +179,10 @@ class EvalOptions:
         check_positive(whole=True, **{name: getattr(self, name) for name in names})
         check_positive(whole=True, optional=True, limit=self.limit)
         check_positive(whole=True, optional=True, zero=True, max_failures=self.max_failures)
+        check_positive(whole=True, zero=True, seed=self.seed)
         check_positive("seconds", optional=True, sample_timeout=self.sample_timeout)
+        if isinstance(self.reward_threshold, bool | str) or not -math.inf < self.reward_threshold < math.inf:
+            raise ValueError(f"reward_threshold must be a finite number, got {self.reward_threshold!r}")
         if self.sampling_seed is not None and (type(self.sampling_seed) is not int or abs(self.sampling_seed) >= 2**63):
             raise ValueError(f"sampling_seed must be None or an integer of at most 63 bits, got {self.sampling_seed!r}")
         if not 0 <= self.proof_seconds < math.inf:

@@ -35,7 +35,7 @@ class NotationToolParser(ToolParser):
     HEAD_FORM: ClassVar[str]
     """The same, as error messages show it."""
     BRACKETS: ClassVar[str]
-    """Those around the arguments."""
+    """The brackets around the arguments."""
     KEY: ClassVar[re.Pattern[str]]
     """Pattern of a key, as its group, and of the text between it and its value."""
     KEY_FORM: ClassVar[str]
