@@ -132,6 +132,8 @@ class GenerateRequest:
 
     Attributes:
         prompt: Ids of the prompt, one placeholder for each image.
+        parts: The arrays that `prompt` joins, the same objects in each call of an episode, which never change; empty if
+            unknown. What is sent is `prompt`.
         sampling_params: `SamplingParams`, and others that the backend lets through.
         rid: Id of the first attempt, or None for a random one.
         routing_key: Session affinity key, or None: requests with the same key belong on one worker.
@@ -165,6 +167,7 @@ class GenerateRequest:
     fields: Mapping[str, Any] = field(default_factory=dict)
     vocab_size: int | None = None
     growth: int = 0
+    parts: tuple[array[int], ...] = field(default=(), repr=False, compare=False)
     before_attempt: Callable[[], None] | None = None
     scratch: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 

@@ -135,6 +135,7 @@ class _Output:
         return replace(
             first,
             prompt=first.prompt + self.ids,
+            parts=(),
             sampling_params=params,
             score_from=None if self.ids else first.score_from,
             experts_from=None if self._experts is None else self._experts.start,

@@ -82,8 +82,8 @@ class CallPlanner:
             BackendError: The backend does not name the model it serves.
         """
         parent = call.location.parent
-        prompt = array(TOKEN_TYPECODE) if parent is None else parent.path_ids()
-        prompt.extend(call.prompt.ids)
+        parts = (*(() if parent is None else parent.path_parts()), call.prompt.ids)
+        prompt = array(TOKEN_TYPECODE, b"".join(parts))
         held_media = () if parent is None else parent.path_media()
         held_tokens = 0 if parent is None else parent.expanded_end
         used = held_tokens + call.prompt.tokens
@@ -123,6 +123,7 @@ class CallPlanner:
         experts = config["return_routed_experts"] and can.routed_experts
         request = GenerateRequest(
             prompt=prompt,
+            parts=parts,
             sampling_params=wanted,
             routing_key=routing_key,
             logprobs=config["return_logprob"] and can.logprobs is not None,

@@ -240,12 +240,16 @@ class Turn(CallOrigin):
 
     def path_ids(self) -> array[int]:
         """Ids of the path up to and including this turn, one placeholder for each image."""
+        return array(TOKEN_TYPECODE, b"".join(self.path_parts()))
+
+    def path_parts(self) -> list[array[int]]:
+        """The arrays of `path_ids`: prompt and output of each turn from the root on, not to be changed."""
         pieces: list[array[int]] = []
         turn: Turn | None = self
         while turn is not None:  # hundreds of turns at every call: kept bare
             pieces += turn.completion.output_ids, turn.prompt_ids
             turn = turn.parent
-        return array(TOKEN_TYPECODE, b"".join(pieces[::-1]))
+        return pieces[::-1]
 
     def path_media(self) -> tuple[Medium, ...]:
         """Images of the path up to and including this turn; positions are those in `path_ids`."""

@@ -41,16 +41,19 @@ class GenerateCall:
 def write_prompt(request: GenerateRequest, vocab_size: int | None = None) -> tuple[bytes, ...]:
     """The ids of a prompt that `check_prompt` passes, in pieces of JSON; those of the episode's last call are kept.
 
-    Writing 90,000 ids takes 0.4 ms, a tenth of a turn; comparing them with those of the last call takes 0.03 ms. They
-    are joined once, in the body.
+    Writing 90,000 ids takes 0.4 ms, a tenth of a turn. Parts of the last call are known by their identity: they are the
+    arrays of turns, so no second copy of the ids is held. The pieces are joined once, in the body.
     """
-    nothing: tuple[array[int], tuple[bytes, ...], int] = array(request.prompt.typecode), (), -1
+    nothing: tuple[tuple[array[int], ...], tuple[bytes, ...], int] = (), (), -1
     before, pieces, highest = request.scratch.get("prompt") or nothing
-    if not request.prompt.tobytes().startswith(before):
+    parts = request.parts
+    if b"".join(parts) != request.prompt.tobytes():  # another prompt was put in its place
+        parts = (request.prompt,)
+    if parts[: len(before)] != before:  # equal arrays are as good
         before, pieces, highest = nothing
-    new = request.prompt[len(before) :].tolist()
+    new = array(request.prompt.typecode, b"".join(parts[len(before) :])).tolist()
     highest = check_prompt(new, vocab_size, highest=highest)
     if new:
         pieces += (orjson.dumps(new)[1:-1],) if not pieces else (b",", orjson.dumps(new)[1:-1])
-        request.scratch["prompt"] = request.prompt, pieces, highest
+        request.scratch["prompt"] = parts, pieces, highest
     return pieces

@@ -236,6 +236,31 @@ def test_the_text_of_a_prompt_grows_only_by_what_extends_it() -> None:
         assert orjson.loads(call.body("r", write_prompt(request))) == {"rid": "r", "input_ids": ids}
 
 
+def test_parts_that_the_last_call_had_are_not_written_again_and_the_prompt_is_what_is_sent(monkeypatch) -> None:
+    first, reply, more, other = (array("i", ids) for ids in ([7, 8], [], [1, 2], [3]))
+    scratch: dict[str, Any] = {}
+    written: list[list[int]] = []
+    dumps = orjson.dumps
+    write = lambda ids: (written.append(ids), dumps(ids))[1]  # noqa: E731
+    monkeypatch.setattr("strands_sglang.backends.http.call.orjson.dumps", write)
+
+    def sent(*parts: array[int], prompt: array[int] | None = None) -> list[int]:
+        written.clear()
+        whole = array("i", b"".join(parts)) if prompt is None else prompt
+        text = b"".join(write_prompt(GenerateRequest(prompt=whole, parts=parts, scratch=scratch), 10))
+        assert orjson.loads(b"[" + text + b"]") == whole.tolist()
+        return [token for ids in written for token in ids]
+
+    assert sent(first) == [7, 8]
+    assert sent(first, reply, more) == [1, 2]
+    assert sent(first, reply, more) == []
+    assert sent(first, reply, other) == [7, 8, 3]
+    assert sent(first, reply, array("i", [3])) == []  # equal, and not the same
+    assert sent(first, reply, prompt=array("i", [7, 9])) == [7, 9]  # a wrapper of the backend changed it
+    assert sent(array("i"), first) == [7, 8]
+    assert scratch["prompt"][0][1] is first  # no copy
+
+
 @pytest.mark.parametrize(
     ("ids", "vocab_size", "words"),
     [
