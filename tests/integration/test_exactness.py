@@ -138,18 +138,18 @@ async def stream(model: SGLangModel) -> list[Any]:
 @meets_a_call
 async def test_an_aborted_call_is_resumed_within_its_budget_and_stays_exact(server, backend, tokenizer):
     named = NamedRequests(backend)
-    model = make_model(named, tokenizer, sampling_params={"max_new_tokens": 1500, "ignore_eos": True})
+    model = make_model(named, tokenizer, sampling_params={"max_new_tokens": 3000, "ignore_eos": True})
     events = await in_flight(server, stream(model), lambda: server.abort(named.rids[0]))
     (trajectory,) = model.trajectories
     completion = trajectory.turns[0].completion
     if len(named.rids) == 1:
         raise CallEndedError
     assert len(named.rids) == len(completion.request_ids) == 2
-    assert len(completion.output_ids) == 1500
+    assert len(completion.output_ids) == 3000
     assert completion.finish.type is FinishType.LENGTH
     assert any(event.get("messageStop", {}).get("stopReason") == "max_tokens" for event in events)
     spans = model.token_manager.weight_versions
-    assert (spans[0].start, spans[-1].end) == (len(trajectory.token_ids) - 1500, len(trajectory.token_ids))
+    assert (spans[0].start, spans[-1].end) == (len(trajectory.token_ids) - 3000, len(trajectory.token_ids))
     assert_scored_alike(trajectory, await server.score(trajectory.token_ids))
 
 
