@@ -8,10 +8,12 @@ over, the keys of run files, and the configuration of trackers are made from the
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -19,9 +21,10 @@ from strands_env.core.backends import BACKENDS
 from strands_env.core.trackers import TRACKERS, check_tracker
 from strands_sglang.command_line import json_object, non_negative, number, positive, whole
 
-seed_number = partial(
-    whole, least=0, most=2**63 - 1, expected="a whole number from 0, below 2^63"
-)  # as readers of JSON hold
+logger = logging.getLogger(__name__)
+
+# As readers of JSON hold.
+seed_number = partial(whole, least=0, most=2**63 - 1, expected="a whole number from 0, below 2^63")
 
 REWARDS: Final = {
     "choice": "strands_env.rewards:ChoiceReward",
@@ -181,7 +184,8 @@ class EvalOptions:
         check_positive(whole=True, optional=True, zero=True, max_failures=self.max_failures)
         check_positive(whole=True, zero=True, seed=self.seed)
         check_positive("seconds", optional=True, sample_timeout=self.sample_timeout)
-        if isinstance(self.reward_threshold, bool | str) or not -math.inf < self.reward_threshold < math.inf:
+        threshold: object = self.reward_threshold
+        if isinstance(threshold, bool) or not isinstance(threshold, Real) or not math.isfinite(threshold):
             raise ValueError(f"reward_threshold must be a finite number, got {self.reward_threshold!r}")
         if self.sampling_seed is not None and (type(self.sampling_seed) is not int or abs(self.sampling_seed) >= 2**63):
             raise ValueError(f"sampling_seed must be None or an integer of at most 63 bits, got {self.sampling_seed!r}")
@@ -196,6 +200,10 @@ class EvalOptions:
     @classmethod
     def of_saved(cls, values: Mapping[str, Any]) -> Self:
         """The options that `to_saved` wrote; those that this version does not know are left out."""
+        if (policy := values.get("group_policy", "keep")) != "keep":  # of an earlier version: its metrics were others
+            logger.warning(
+                "group_policy=<%s> | it is gone: metrics of this run take all samples that were scored", policy
+            )
         return cls(**{name: values[name] for name in values.keys() & OPTIONS.keys()})
 
     def to_saved(self) -> dict[str, Any]:

@@ -123,6 +123,7 @@ async def test_the_time_of_a_killed_run_counts_when_it_is_continued(tmp_path, mo
     [
         ({"sampling_seed": 10**30}, "sampling_seed must be"),
         ({"reward_threshold": "1"}, "reward_threshold must be a finite number, got '1'"),
+        ({"reward_threshold": [1]}, r"reward_threshold must be a finite number, got \[1\]"),
         ({"reward_threshold": float("nan")}, "reward_threshold must be a finite number, got nan"),
         ({"n_samples_per_prompt": 0}, "n_samples_per_prompt"),
         ({"max_concurrency": True}, "max_concurrency"),

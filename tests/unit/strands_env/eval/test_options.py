@@ -62,6 +62,13 @@ def test_what_is_recorded_comes_back_without_secrets():
     assert pickle.loads(pickle.dumps(options)) == options
 
 
+def test_a_run_that_left_out_groups_says_that_its_metrics_are_others(caplog):
+    for policy, warnings in (("keep", 0), ("drop", 1)):
+        caplog.clear()
+        EvalOptions.of_saved({"group_policy": policy})
+        assert len(caplog.records) == warnings
+
+
 def test_saved_options_that_no_run_has_are_named_and_a_users_own_facts_are_not_taken_for_them(tmp_path):
     with pytest.raises(StoreCorruptError, match="n_samples_per_prompt"):
         _ = SavedRun(paths=StorePaths.of("run"), document={"about": {"options": {"n_samples_per_prompt": "2"}}}).options
