@@ -76,6 +76,7 @@ class _Place:
         is_over: It has ended.
         task: The task that it was entered in, weakly.
         begun: OpenTelemetry's context with which it began, weakly; None for what hooks entered.
+        event: Its only event, weakly: a message that is added outside of its agent's loop.
     """
 
     outer: _Place | None
@@ -87,6 +88,7 @@ class _Place:
     is_over: bool = False
     task: Any = None
     begun: weakref.ref[opentelemetry.Context] | None = None
+    event: weakref.ref[MessageAddedEvent] | None = None
 
     @property
     def owner(self) -> str:
@@ -98,7 +100,7 @@ class _Place:
     def is_left(self) -> bool:
         """True if it ended, or the SDK has restored OpenTelemetry's earlier context."""
         if self.is_over or self.begun is None:
-            return self.is_over
+            return self.is_over or (self.event is not None and self.event() is None)
         context = opentelemetry.get_current()
         place = context.get(_PLACE) if context is not self.begun() else None  # the SDK puts a span on top
         while isinstance(place, _Place) and place is not self:
@@ -172,9 +174,9 @@ class _Known:
     last: Any = None
     """The latest message that was there before a call, or was reported since: only what follows it may be news."""
 
-    def leave(self) -> None:
-        """Note that its loop has ended."""
-        if self.place is not None:
+    def leave(self, event: MessageAddedEvent | None = None) -> None:
+        """Note that its loop has ended, or that hooks have seen a message outside of it."""
+        if self.place is not None and (event is None or self.place.event is not None):
             self.place.is_over = True
             if _current_place.get() is self.place:  # what its program does next is not the agent's
                 _current_place.set(self.place.outer)
@@ -291,6 +293,7 @@ class Callers:
         agent.add_hook(self._report_refused_result, AfterToolCallEvent)
         agent.add_hook(lambda event: self._enter(known), BeforeInvocationEvent, order=HookOrder.SDK_FIRST)
         agent.add_hook(lambda event: known.leave(), AfterInvocationEvent, order=HookOrder.SDK_LAST + 1)
+        agent.add_hook(lambda event: known.leave(event), MessageAddedEvent, order=HookOrder.SDK_LAST + 1)
         agent.add_middleware(ExecuteToolStage, partial(self._in_tool, known))
 
     def _known_by(self, signal: threading.Event, place: _Place | None = None) -> _Known:
@@ -342,6 +345,17 @@ class Callers:
 
     def _message_added(self, known: _Known, event: MessageAddedEvent) -> None:
         known.last, pending = event.message, self._pending.get(known.id)
+        if known.place is None or known.place.is_left:
+            # Of a direct call of a tool, or with which the SDK repairs a history before an invocation begins. A hook
+            # that fails keeps the later ones from running, so the place ends with the event at the latest.
+            known.place = _Place(
+                outer=_remaining(_current_place.get()),
+                agent_id=known.id,
+                is_invocation=True,  # what is asked here is not the agent's own `structured_output`
+                task=_current_task(),
+                event=weakref.ref(event),
+            )
+            _current_place.set(known.place)
         if event.message["role"] != "assistant" or not pending:
             return
         turn = _turn_in(pending, event.message)

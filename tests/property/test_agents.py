@@ -68,7 +68,7 @@ class Team:
     askers: list[str] = field(default_factory=list)
     """Who asked, by call: the path of an agent, or that of the agent whose summary it is with `.summary`."""
     broken: set[str] = field(default_factory=set)
-    """Judges that failed, and broke what they judge."""
+    """Agents that a judge broke by failing."""
     numbers: Any = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
@@ -133,7 +133,7 @@ class Team:
                 else:
                     judge("good?")  # in a thread of its own
             except CUT:
-                self.broken.add(path)
+                self.broken.add(path_of(event.agent))
                 raise
 
     def maybe_retry(self, event: AfterModelCallEvent) -> None:
@@ -213,12 +213,17 @@ def assert_each_token_is_trained_once_and_every_path_is_whose_it_is(team: Team) 
     names = {row.agent_id: name for row, name in zip(rows, whose, strict=True)}
     for row, name in zip(rows, whose, strict=True):
         outer, _, last = name.rpartition(".")
+        if name == "main.summary" and "main" not in team.askers:  # a call by nobody is a main one until an agent calls
+            assert (row.role, row.parent, row.agent_id) == ("main", None, None)
+            continue
         assert row.role == ROLES.get(re.sub(r"\d+b?$", "", last), "main"), name
         assert row.trainable == (row.role in ("main", "subagent"))
         assert (row.agent_id is None) == (last == "summary")
         assert (row.parent is None) == (outer == "")
-        # An invocation that a judge breaks before its agent's first call stays without a name.
-        assert names.get(row.parent) == outer or row.parent is None or (name in team.broken and row.parent not in names)
+        # An invocation that a judge breaks before its agent's first call has no row of its own, and each judge of it,
+        # one that was asked after it broke as well, has a parent that no row names.
+        unnamed = outer in team.broken and row.parent not in names
+        assert names.get(row.parent) == outer or row.parent is None or unnamed
     named = {name for name in whose if not name.endswith(".summary")}
     assert len(names.keys() - {None}) == len(named)  # each agent has one identity
 

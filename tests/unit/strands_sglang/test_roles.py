@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -176,6 +177,40 @@ async def test_what_a_hook_of_a_plain_agent_asks_before_its_first_call_is_not_th
         "next": ("after", "main", None),
     }  # fmt: skip
     assert [sample.agent_name for sample in samples_from_model(model)] == ["boss", "after"]
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("event", ["repair", "direct call", "repair that fails"])
+async def test_what_a_hook_asks_for_a_message_outside_of_a_loop_is_not_the_agents(asked: str, event: str) -> None:
+    is_broken, kept = event != "direct call", []
+
+    async def ask(event: MessageAddedEvent) -> None:
+        kept.append(event)
+        if len(event.agent.messages) == 2 and is_broken:  # its tool never runs, and the SDK repairs the history later
+            raise RuntimeError("broken")
+        if len(event.agent.messages) == 3:
+            await ASKED[asked](event.agent.model)
+            if not is_that_all:
+                kept.clear()
+                raise RuntimeError("broken again")
+
+    is_that_all = event != "repair that fails"
+    first = calling("add", a=1, b=2) if is_broken else "done"
+    model, _ = make([first, '{"yes": 2}', *["more"] * is_that_all, "next"])
+    boss = make_agent(model, name="boss", hooks=[ask])
+    if is_broken:
+        with pytest.raises(Exception, match="broken"):
+            await boss.invoke_async("go")
+        with contextlib.nullcontext() if is_that_all else pytest.raises(Exception, match="broken again"):
+            await boss.invoke_async("on")
+    else:
+        await boss.invoke_async("go")
+        await asyncio.to_thread(boss.tool.add, a=1, b=2)
+        await boss.invoke_async("on")
+    await make_agent(model, name="after").invoke_async("go")
+    name = "judge" if "agent" in asked else None
+    found = described(model.trajectories)
+    assert (found["2}"], found["next"]) == ((name, "summary", "boss"), ("after", "main", None))
 
 
 async def test_a_guard_that_lets_its_agent_say_nothing_is_not_the_agent_and_the_next_one_is() -> None:
