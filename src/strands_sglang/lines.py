@@ -10,6 +10,7 @@ Such a file is only ever appended to, so a kill leaves nothing worse than a torn
 from __future__ import annotations
 
 import base64
+import errno
 import os
 import re
 import uuid
@@ -92,16 +93,20 @@ def read_lines(fd: int) -> Iterator[tuple[int, bytes]]:
 def append_lines(fd: int, lines: bytes, length: int, *, cut: bool = True) -> None:
     """Write lines behind the whole ones of a file, which end at `length`, over what an interrupted write left there.
 
+    They are read back: the file holds these bytes, of which each line has a checksum.
+
     Args:
         cut: False where nothing is behind them: a call of the system gives other threads the interpreter.
 
     Raises:
-        OSError: The device refused, and nothing of the lines is in the file.
+        OSError: The device refused, or holds other bytes, and nothing of the lines is in the file.
     """
     try:
         if cut:
             os.ftruncate(fd, length)
         write_at(fd, lines, length)
+        if not _holds(fd, lines, length):
+            raise OSError(errno.EIO, "the file does not hold what was written to it")
     except OSError:
         os.ftruncate(fd, length)
         raise
@@ -113,6 +118,16 @@ def write_at(fd: int, data: bytes, offset: int) -> None:
     while view:
         written = os.pwrite(fd, view, offset)
         view, offset = view[written:], offset + written
+
+
+def _holds(fd: int, data: bytes, offset: int) -> bool:
+    """Compare a file with the bytes that were written at an offset."""
+    while data:  # bytes, for a comparison of views looks at one item at a time
+        found = os.pread(fd, len(data), offset)
+        if not found or found != data[: len(found)]:
+            return False
+        data, offset = data[len(found) :], offset + len(found)
+    return True
 
 
 def lock(fd: int, *, waits: bool = False) -> None:

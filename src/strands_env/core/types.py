@@ -92,7 +92,7 @@ _OF_ACTIONS = frozenset({"message", "prompt", "text", "task_context"})
 
 
 @lru_cache(maxsize=1024)
-def _check_name(owner: type, name: str) -> None:
+def check_name(owner: type, name: str) -> None:
     """Refuse a further field that hides an attribute; say once that one of `TaskContext` was probably meant."""
     if hasattr(owner, name) and name not in _OLD_NAMES:
         raise ValueError(f"a field {name!r} would hide {owner.__name__}.{name}: rename it")
@@ -128,7 +128,7 @@ class TaskContext(StoredModel):
     @model_validator(mode="after")
     def _check_names(self) -> Self:
         for name in self.__pydantic_extra__ or ():
-            _check_name(type(self), name)
+            check_name(type(self), name)
         return self
 
 

@@ -22,16 +22,20 @@ import orjson
 import pydantic_core
 
 from strands_env.core import (
+    Action,
+    End,
     ErrorRecord,
     Observation,
+    Outcome,
     Phase,
     RewardResult,
     StepResult,
+    TaskContext,
     TokenObservation,
     Trajectory,
 )
 from strands_env.core.jsonable import MARKS, STORED_CONTEXT, exact, readable
-from strands_env.core.types import check_state, shared_text
+from strands_env.core.types import check_name, check_state, shared_text
 from strands_env.eval.errors import StoreCorruptError, StoreError
 from strands_env.eval.sample import EvalSample
 from strands_sglang import lines
@@ -129,10 +133,10 @@ def _parse(line: bytes, *, with_tokens: bool = False) -> EvalSample:
 
 
 def write_sample(sample: EvalSample) -> Line:
-    """The line of a sample, newline included; it was read back once, so that a reader can read it.
+    """The line of a sample, newline included, which a reader can read: it is parsed here where its types do not say so.
 
-    What JSON cannot hold becomes text; of a sample that still cannot be read back, only its score is kept, and an
-    error that says so.
+    What JSON cannot hold becomes text; of a sample that still cannot be read, only its score is kept, and an error that
+    says so.
     """
     action, result = sample.action, sample.step_result
     reward: Any = getattr(result.reward, "reward", None)  # its fields may have been set to anything
@@ -146,7 +150,8 @@ def write_sample(sample: EvalSample) -> Line:
     def finish(action: bytes, result: bytes) -> Line:
         body = b"".join((orjson.dumps(head)[:-1], _BODY, action, b',"step_result":', result, ending))
         line = lines.finish_line(body)
-        _parse(line)  # assignments to fields are not validated, so what was written may not be readable
+        if not _is_readable(sample, body):  # assignments to fields are not validated
+            _parse(line)
         return Line(line, _to_entry(head, 0, len(line)))
 
     try:
@@ -170,6 +175,59 @@ def write_sample(sample: EvalSample) -> Line:
     end = replace(result.end, error=record)
     kept = StepResult(observation=Observation(), reward=RewardResult(reward=reward) if is_scored else None, end=end)
     return finish(action_json, kept.to_json().encode())
+
+
+_USUAL = (Action, TaskContext, StepResult, Observation, End)
+_USUAL_FIELDS = (str, str, list, list, dict, Outcome, str, str, str, int, int, float)
+_LEVELS = 190  # of a part of a line: pydantic reads 200 of a whole one
+
+
+def _is_readable(sample: EvalSample, body: bytes) -> bool:
+    """True where a reader can read what was written of a sample, told from its types at a tenth of the cost of a parse.
+
+    Pydantic does not check all that it writes. So each field is looked at that an assignment can change; of values that
+    JSON holds as they are, only their levels count. False for any but a usual sample.
+    """
+    action, result = sample.action, sample.step_result
+    context, observation, reward, end = action.task_context, result.observation, result.reward, result.end
+    if (type(action), type(context), type(result), type(observation), type(end)) != _USUAL:
+        return False
+    messages, history = observation.messages, context.conversation_history
+    fields = (action.message, context.id, history, messages, observation.metrics, end.outcome)
+    head = (sample.id, sample.prompt_id, sample.task_digest, sample.index, sample.attempts, sample.duration_s)
+    found = map(type, fields + head)
+    if tuple(found) != _USUAL_FIELDS or not all(type(message) is dict for message in (*messages, *history)):
+        return False
+    if not (observation.history is result.state is result.cleanup_error is end.error is None):
+        return False
+    if not (_is_optional(sample.place, int) and _is_optional(observation.system_prompt, str)):
+        return False
+    if result.tool_errors != [] or not math.isfinite(sample.duration_s):
+        return False
+    if reward is not None:
+        if type(reward) is not RewardResult or type(reward.info) is not dict:
+            return False
+        if not _is_optional(reward.reward, float) or not math.isfinite(reward.reward or 0.0):
+            return False
+        if (reward.turn_rewards, reward.span_rewards, reward.error) != ({}, [], None):
+            return False
+    others = {**context.__dict__, **(context.__pydantic_extra__ or {}), "conversation_history": None}
+    try:
+        for name in context.__pydantic_extra__ or ():
+            check_name(TaskContext, name)
+        parts = (*messages, *history, others, observation.metrics, reward and reward.info)
+        return _count_levels(body) <= _LEVELS or all(_count_levels(orjson.dumps(part)) <= _LEVELS for part in parts)
+    except (TypeError, ValueError):  # such as bytes, or a name that no field may have
+        return False
+
+
+def _is_optional(value: object, expected: type) -> bool:
+    return value is None or type(value) is expected
+
+
+def _count_levels(text: bytes) -> int:
+    """Levels of a JSON text, or more: the brackets that open one, those in strings included."""
+    return text.count(b"{") + text.count(b"[")
 
 
 def _pack_tokens(result: StepResult) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from strands_env.eval.store import (
     load_run,
     results,
 )
-from strands_env.eval.store.line import write_sample
+from strands_env.eval.store.line import read_sample, write_sample
 from strands_sglang.lines import finish_line
 from tests.unit.eval_support import sample, with_tokens
 
@@ -342,6 +342,76 @@ def test_a_device_that_refuses_is_named_and_leaves_no_half_line(paths, monkeypat
     monkeypatch.undo()
     assert len(list(read_results(paths.results))) == 2
     ResultLog(paths).close()  # the lock is free
+
+
+@pytest.mark.parametrize("place", [0, 200, -20])
+def test_a_line_that_is_another_in_the_file_than_was_written_is_noticed_and_none_of_its_batch_counts(
+    place, paths, monkeypatch
+):
+    log, write = ResultLog(paths), os.pwrite
+    log.append([with_token_data(0)])
+    size = paths.results.stat().st_size
+
+    def flip(fd, data, offset):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        return write(fd, changed, offset)
+
+    monkeypatch.setattr("os.pwrite", flip)
+    with pytest.raises(StoreError, match=r"results\.jsonl.*does not hold what was written to it"):
+        log.append([sample(1.0, 1), sample(1.0, 2)])
+    assert (len(log), paths.results.stat().st_size) == (1, size)
+    monkeypatch.undo()
+    log.append([sample(1.0, 1)])
+    log.close()
+    assert [item.index for item in read_results(paths.results)] == [0, 1]
+
+
+NUMBERS = (1, 2**80, -1.5, math.nan, math.inf)
+ODD = (*NUMBERS, "no", "", True, None, b"x", object(), [1], [{}], ["x"], {}, {1: 2}, {"a": math.nan})
+
+
+def _fields(made):
+    """All that an assignment can change of a sample: the object, and the name of its field."""
+    result, action = made.step_result, made.action
+    for owner in (made, result, result.observation, result.reward, action, action.task_context):
+        yield from ((owner, name) for name in type(owner).model_fields)
+    yield from ((action.task_context, name) for name in ("text", "difficulty", "rollout_seed"))
+
+
+@pytest.mark.parametrize("value", ODD, ids=lambda value: type(value).__name__)
+def test_whatever_is_assigned_to_a_field_the_line_can_be_read_or_is_refused(value):
+    read = 0
+    for place in range(len(list(_fields(sample(1.0))))):
+        made = sample(1.0)
+        owner, name = list(_fields(made))[place]
+        try:
+            setattr(owner, name, value)
+            text = write_sample(made).text
+        except Exception:  # what a line without it could not say either, such as an index that is none
+            continue
+        assert read_sample(text).prompt_id == made.prompt_id, (type(owner).__name__, name)
+        read += 1
+    assert read > 10
+
+
+@pytest.mark.parametrize("levels", range(180, 206))
+def test_the_levels_of_a_line_are_those_that_a_reader_follows(levels):
+    made = sample(1.0)
+    made.step_result.observation.messages[1]["content"] += [{"text": "[" * 200}, {"toolUse": {"input": deep(levels)}}]
+    assert read_sample(write_sample(made).text).reward == 1.0
+
+
+def test_a_usual_sample_is_not_parsed_to_be_written(monkeypatch):
+    parsed = []
+    monkeypatch.setattr("strands_env.eval.store.line._parse", parsed.append)
+    made = sample(1.0)
+    made.step_result.observation.messages *= 100
+    write_sample(made)
+    assert not parsed
+    made.step_result.observation.metrics = ["none"]
+    write_sample(made)
+    assert parsed
 
 
 def test_configuration_is_saved_and_compared_and_a_continued_run_keeps_the_start_and_earlier_versions(paths):
