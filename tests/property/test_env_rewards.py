@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from strands_env.core.types import RewardResult, TokenObservation
 from strands_env.eval.metrics import pass_at_k, pass_hat_k
-from strands_env.rewards import token_rewards
+from strands_env.rewards import numerals, token_rewards
 from strands_env.rewards.mathematics.boxes import find_boxes
 
 balanced = st.recursive(
@@ -26,6 +27,22 @@ def test_every_box_is_found_whole(contents: list[str], between: str) -> None:
     text = between.join(f"\\boxed{{{content}}}" for content in contents)
     whole = between + text + between
     assert [whole[start:end] for start, end in find_boxes(whole)] == contents
+
+
+MARKS = [
+    *"0123456789.,-+=><~*_`^x×·$\\{}()[] \n", "**", "__", "->", "=>", "</b>", "<b>", "answer", "Total ", " - ",
+    "\\frac", "\\text{", "\\boxed{", "\\times", "{,}", "²", "½", "₂", "①", "−",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(MARKS), max_size=20).map("".join))
+def test_texts_without_markup_are_as_they_would_be_after_every_replacement(text: str) -> None:
+    marked, numerals._MARKED = numerals._MARKED, re.compile("")
+    try:
+        expected = numerals.without_markup(text)
+    finally:
+        numerals._MARKED = marked
+    assert numerals.without_markup(text) == expected
 
 
 @given(st.lists(st.sampled_from([r"\boxed{", r"\fboxed {", "{", "}", "\\", "x"]), max_size=20).map("".join))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strands_env.commands.terminal import announce, explain_errors, format_number, one_line, run_user_code, say, show
+from strands_env.core.garbage import rare_collections
 from strands_sglang.command_line import CommandError, Exit
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("nothing to check: give --env module:function, a benchmark, or --data PATH", Exit.USAGE)
     if args.env is None and args.benchmark is None and Path(args.data_path).is_dir():
         return _validate(args)
-    with explain_errors(ValueError, TypeError, OSError), announce("trying the environment", quiet=args.json):
+    work = announce("trying the environment", quiet=args.json)
+    with explain_errors(ValueError, TypeError, OSError), work, rare_collections():  # imports make no garbage
         # After the first line, for this takes time.
         from strands_env.commands.recipe.names import HOOK, check_names, load_object
 

@@ -7,6 +7,7 @@ import unicodedata
 from collections import deque
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from strands_env.rewards.sentences import (
     ANSWER,
@@ -56,6 +57,8 @@ _REPLACED = [
         (r"\\f?box(?:ed)?\s*\{([^{}]*)\}", rf"{_BOX}\1"),
     )
 ]
+_MARKED = re.compile(r"[\\<>~{*_`^]|\s-+\s")
+"""Matches every text that a pattern of `_REPLACED` matches, and few others."""
 NUMERAL = r"""(?:(?P<whole>\d+)\s(?=\d+/\d))?                                    # of a mixed number
         (?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?:[ ]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)
         (?P<exponent>[eE][-+]?\d{1,4}(?!\w)|/0*[1-9]\d*)?
@@ -128,19 +131,27 @@ class Numeral:
 
 def without_markup(text: str) -> str:
     """The text without marks of emphasis and markup, powers and fractions written in letters of ASCII."""
-    text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)
-    text = re.sub("(?<=\\d)(?=[¼-¾⅐-⅞])", " ", re.sub("[₀-₉]+|[①-⑳]", "_", text))
-    text = unicodedata.normalize("NFKC", text).translate(_DASHES)
-    for pattern, replaced in _REPLACED:
-        text = pattern.sub(replaced, text)
+    if not text.isascii():
+        text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)
+        text = re.sub("(?<=\\d)(?=[¼-¾⅐-⅞])", " ", re.sub("[₀-₉]+|[①-⑳]", "_", text))
+        text = unicodedata.normalize("NFKC", text).translate(_DASHES)
+    if _MARKED.search(text):
+        for pattern, replaced in _REPLACED:
+            text = pattern.sub(replaced, text)
     return text
 
 
-def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
+def numerals(text: str) -> tuple[tuple[Numeral, ...], Numeral | None, str]:
     """The numbers of a text, the one that it answers with, and the text without them.
 
     A number in a larger expression, or denied, is none. A stated answer counts before numbers that follow it.
     """
+    # A proof of a reward reads the same short texts at every task.
+    return (_numerals if len(text) <= _LONG else _numerals.__wrapped__)(text)
+
+
+@lru_cache(maxsize=256)
+def _numerals(text: str) -> tuple[tuple[Numeral, ...], Numeral | None, str]:
     text = calmed(without_markup(text))
     if not re.search(r"\d", text):
         text = _IN_WORDS.sub(
@@ -184,7 +195,7 @@ def numerals(text: str) -> tuple[list[Numeral], Numeral | None, str]:
         elif later is not None and not text[place + at : later[1]].strip(" *$\n(=:"):
             given = later[0] if remark is Remark.CORRECTED or later[0] == answer else None
     is_choice = (is_list(text.strip()) and not takes_back(text)) or (gives_up(text) and not is_stated)
-    return found, None if is_choice else given, (rest + text[end:]).replace(_BOX, "")
+    return tuple(found), None if is_choice else given, (rest + text[end:]).replace(_BOX, "")
 
 
 def number_in_words(text: str) -> int | None:

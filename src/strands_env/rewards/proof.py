@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from fractions import Fraction
+from itertools import chain, islice
 from typing import Any
 
 from strands_env.core.rollout import EnvFactory, make_environment, takes_action
@@ -427,12 +428,15 @@ async def prove_reward(
     if asks_models(reward_fn) and not ask_models:
         return RewardProof(total=len(tasks), skipped="the reward asks a model, which is done on demand only")
     golds = [gold_text(task, lists=_reads_texts(reward_fn)) for task in tasks]
-    order = iter(random.Random(seed).sample(range(len(tasks)), min(len(tasks), limit or len(tasks))))
+    choose = random.Random(seed)
+    order = iter(choose.sample(range(len(tasks)), min(len(tasks), limit or len(tasks))))
+    distinct = list(dict.fromkeys(gold for gold in golds if gold is not None))
+    choose.shuffle(distinct)
     found: dict[int, _TaskTrials] = {}
 
     async def work() -> None:
         for place in order:
-            tried = await _try(tasks, reward_fn, golds, place, seed, timeout, ask_models)
+            tried = await _try(tasks, reward_fn, golds, distinct, place, seed, timeout, ask_models)
             if tried is not None:
                 found[place] = tried
 
@@ -455,6 +459,7 @@ async def _try(
     tasks: Sequence[Action],
     made: Any,
     golds: Sequence[str | None],
+    distinct: Sequence[str],
     place: int,
     seed: int,
     timeout: float | None,
@@ -502,9 +507,11 @@ async def _try(
         tried.trials.append(await score(*answer))
     if examples.only:
         return tried
-    gold, choose = (golds[place] or "").strip(), random.Random(f"{seed}/{place}")
-    others = list(dict.fromkeys(other for other in golds if other is not None and _differs(other, gold)))
-    others = choose.sample(others, min(len(others), OTHERS))
+    gold = (golds[place] or "").strip()
+    # The first from a place of its own, for a comparison with all golds costs more than the rest of the proof.
+    start = random.Random(f"{seed}/{place}").randrange(len(distinct)) if distinct else 0
+    around = chain(islice(distinct, start, None), islice(distinct, start))
+    others = list(islice((other for other in around if _differs(other, gold)), OTHERS))
     own = max((number for trial in tried.trials if trial.is_right for number in trial.numbers), default=0.0)
 
     async def wins(text: str, at: Action, unscored: float = 0.0) -> bool:

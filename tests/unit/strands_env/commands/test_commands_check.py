@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import math
 import sqlite3
@@ -411,3 +412,13 @@ def test_names_that_are_none(name, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["init", name]) == 2
     assert "gives no module name" in capsys.readouterr().err
+
+
+def test_imports_and_the_proof_are_not_walked_for_garbage(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "garbage_env.py").write_text(
+        "import gc\nfrom strands_env.environments import CalculatorEnv\nprint(gc.get_threshold()[1])\n"
+    )
+    before = gc.get_threshold()
+    assert main(["check", "--env", "garbage_env:CalculatorEnv", "--tokenizer", "none"]) == 0
+    assert int(capsys.readouterr().out.split()[0]) > 100 and gc.get_threshold() == before

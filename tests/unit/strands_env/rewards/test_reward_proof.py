@@ -27,6 +27,7 @@ from strands_env.rewards import (
     ToolUseReward,
     WeightedReward,
     numerals,
+    proof,
     prove_reward,
 )
 from strands_env.rewards.golds import gold_text
@@ -396,3 +397,24 @@ async def test_a_proof_reads_each_text_once_however_many_tasks_there_are(monkeyp
     monkeypatch.setattr(numerals, "only_number", lambda text: read.append(text) or only(text))
     assert (await prove_reward(tasks(*NUMBERS), is_gold)).rows
     assert len(read) == len({*read}) > len(NUMBERS)
+
+
+async def test_a_number_is_read_once_for_the_proof_and_its_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[str] = []
+    calmed = numerals.calmed
+    monkeypatch.setattr(numerals, "calmed", lambda text: looked_at.append(text) or calmed(text))
+    numerals._numerals.cache_clear()
+    found = await prove_reward(tasks(*map(str, range(300, 350))), NumberReward())
+    assert len(found.rows) == 50 and found.ok
+    assert len(looked_at) < 1.3 * len({*looked_at})  # 3 times without a memory of texts
+
+
+async def test_golds_are_compared_with_a_few_others_however_many_tasks_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[str] = []
+    differs = proof._differs
+    monkeypatch.setattr(proof, "_differs", lambda other, gold: compared.append(gold) or differs(other, gold))
+    golds = [str(number) for number in range(300, 400)]
+    assert len((await prove_reward(tasks(*golds), is_gold)).rows) == len(golds)
+    assert len(compared) < 10 * len(golds)
