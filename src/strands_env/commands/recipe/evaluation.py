@@ -26,7 +26,6 @@ from strands_env.commands.recipe.task_files import DataBenchmark, FunctionBenchm
 from strands_env.commands.recipe.trial import find_mistakes
 from strands_env.core import ModelFactory
 from strands_env.core.backends import BACKENDS
-from strands_env.core.jsonable import lacks_secrets
 from strands_env.eval import Benchmark, EvalError, Evaluator, Executor, Progress
 from strands_env.eval.errors import naming_errors
 from strands_env.eval.options import CONTINUED, DATA, OPTIONS, REWARDS, SAMPLING, EvalOptions, flag_of
@@ -35,6 +34,7 @@ from strands_sglang import get_tool_parser
 from strands_sglang.backends.engine.own_models import check_model_name
 from strands_sglang.conversation.model_options import DEFAULTS, merge_options
 from strands_sglang.exceptions import StrandsSGLangError
+from strands_sglang.secret_names import lacks_secrets
 
 
 def resolve(

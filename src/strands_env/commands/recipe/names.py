@@ -36,7 +36,7 @@ def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     merged = dict(arguments)
     if merged.get("from_run") is not None or is_run_file(merged.get("benchmark")):
-        from strands_env.commands.recipe.run_file import with_run_file  # it loads the SDK
+        from strands_env.commands.recipe.run_file import with_run_file  # it loads pydantic
 
         merged = with_run_file(merged)
     check_names(merged)

@@ -30,7 +30,6 @@ from pydantic import (
     create_model,
 )
 
-from strands_env.core.jsonable import lacks_secrets
 from strands_env.eval.errors import EvalError
 from strands_env.eval.options import (
     COLUMNS,
@@ -50,6 +49,7 @@ from strands_env.eval.options import (
 from strands_env.training.log import NAME as LOG
 from strands_sglang.command_line import json_object, non_negative, number, positive
 from strands_sglang.hints import did_you_mean
+from strands_sglang.secret_names import lacks_secrets
 
 SAVED: Final = "run.yaml"
 """Name of the file in the folder of a training."""

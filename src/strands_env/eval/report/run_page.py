@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strands_env.core.jsonable import without_secrets
 from strands_env.core.metrics import total_of
 from strands_env.eval.metrics import ScoreTable, summarize
 from strands_env.eval.metrics.interval import reward_interval
@@ -22,6 +21,7 @@ from strands_env.eval.report.page import ReportResult, now, page
 from strands_env.eval.sample import EvalSample
 from strands_env.eval.saved import RunTokenizer, SavedRun
 from strands_env.eval.store import Entry, ResultReader
+from strands_sglang.secret_names import without_secrets
 
 CHUNK = 50
 """Samples of one data island, which the browser unpacks when one of them is opened."""

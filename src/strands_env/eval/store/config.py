@@ -20,9 +20,10 @@ from typing import Any, Self
 
 import orjson
 
-from strands_env.core.jsonable import canonical, differences, digest, without_secrets
+from strands_env.core.jsonable import canonical, differences, digest
 from strands_env.eval.errors import ConfigMismatchError, StoreCorruptError, naming_errors
 from strands_sglang.lines import write_at
+from strands_sglang.secret_names import without_secrets
 
 logger = logging.getLogger(__name__)
 

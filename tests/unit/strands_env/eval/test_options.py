@@ -14,12 +14,12 @@ from strands_env.commands.recipe.evaluation import resolve
 from strands_env.commands.recipe.factories import benchmark_of_data, make_model_factory
 from strands_env.commands.recipe.task_files import DataBenchmark
 from strands_env.core.backends import BACKENDS, ModelBackend
-from strands_env.core.jsonable import lacks_secrets, without_secrets
 from strands_env.eval import EvalOptions, Evaluator, StoreCorruptError, read_scores, summarize
 from strands_env.eval.options import OPTIONS, SAMPLING
 from strands_env.eval.report import write_report
 from strands_env.eval.saved import SavedRun
 from strands_env.eval.store import StorePaths
+from strands_sglang.secret_names import lacks_secrets, without_secrets
 from tests.unit.eval_support import FakeEnv, outcome, tasks
 from tests.unit.strands_env.eval.test_eval_report import islands
 

@@ -121,6 +121,21 @@ def test_wrong_names_and_files_are_told_before_anything_heavy_is_loaded(command:
         assert (said in found.stderr, loaded & {"strands", "numpy", "pydantic", "aiohttp"}) == (True, set()), given
 
 
+@pytest.mark.parametrize("command", ["eval", "train"])
+def test_a_wrong_file_of_a_run_is_told_before_the_sdk_is_loaded(command: str, tmp_path: Path) -> None:
+    for content, said in (
+        (None, "No such file or directory"),
+        ("benchmrk: arithmetic", "has the unknown key 'benchmrk' (did you mean 'benchmark'?)"),
+        ("benchmark: arithmatic", "unknown benchmark 'arithmatic' (did you mean 'arithmetic'?)"),
+        ("benchmark: arithmetic\nenv: nothing:here", "there is no module 'nothing'"),
+    ):
+        path = tmp_path / "run.yaml"
+        if content is not None:
+            path.write_text(content)
+        found, loaded = loaded_by(command, str(path))
+        assert (said in found.stderr, loaded & {"strands", "numpy", "aiohttp"}) == (True, set()), content
+
+
 def loaded_by(*arguments: str) -> tuple[subprocess.CompletedProcess[str], set[str]]:
     """A command in a process of its own, and the modules that it loaded."""
     code = "import atexit, sys\nfrom strands_env.commands.cli import main\natexit.register(lambda: print(*sys.modules))"
