@@ -58,7 +58,8 @@ class Limits:
     def __post_init__(self) -> None:
         for each in fields(self)[:-1]:
             value, is_whole = getattr(self, each.name), each.name != "max_seconds"
-            check_positive(whole=is_whole, optional=True, zero=each.metadata["zero"], **{each.name: value})
+            if value is not None:
+                check_positive(whole=is_whole, optional=True, zero=each.metadata["zero"], **{each.name: value})
         if self.max_seconds == float("inf"):
             raise ValueError("max_seconds must be finite, got inf: leave it out for no limit")
         final: object = self.final_answer

@@ -41,7 +41,7 @@ class _ReadHistory(Generic[T]):
         if [items[index] for index in self.text_at] != self.texts:
             return False
         exact = [items[index] for index in self.exact_at]
-        return not exact or memoryview(_encode_list(exact))[:-1] == memoryview(self.exact)[:-1]
+        return not exact or _encode_list(exact)[:-1] == self.exact[:-1]  # views would be compared byte by byte
 
     def add(self, item: Any, value: T, text: Any) -> None:
         """Append an item, which was read as `value`; `text` is a copy of it, where it is nothing but text."""
@@ -59,7 +59,7 @@ class _ReadHistory(Generic[T]):
         """Number of items that both begin with, where no item of this history is nothing but text."""
         for index, item in enumerate(items[: len(self.exact_at)]):
             begin, end = self.ends[index], self.ends[index + 1] - 1
-            if memoryview(_encode_list([item]))[1:-1] != memoryview(self.exact)[begin:end]:
+            if _encode_list([item])[1:-1] != self.exact[begin:end]:
                 return index
         return min(len(items), len(self.exact_at))
 

@@ -193,7 +193,8 @@ def merge_options(current: SGLangConfig, changes: Mapping[str, Any], backend: Ba
     """
     merged = dict(current)
     named = {name: value for name, value in changes.items() if name != "limits"}
-    budgets = Limits.of(changes.get("limits")).set_ones("tokens", owner="a model")
+    limits = changes.get("limits")
+    budgets = {} if limits is None else Limits.of(limits).set_ones("tokens", owner="a model")
     for name, value in {**budgets, **named}.items():
         if name not in DEFAULTS:
             if name in SAMPLING_NAMES:

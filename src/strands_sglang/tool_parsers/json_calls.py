@@ -110,7 +110,7 @@ class JSONToolParser(ToolParser):
     def read_item(self, raw: str, span: tuple[int, int]) -> ToolParseResult:
         """Read one call."""
         try:
-            return replace(self.read_object(load_json(raw, "the call is")), span=span)
+            return self.read_object(load_json(raw, "the call is")).with_span(*span)
         except CallError as error:
             return self.refuse(error, raw, span)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar
 
 from .base import ToolParser, register_tool_parser
@@ -144,7 +143,7 @@ class MuseGlimmerToolParser(MessageToolParser, TaggedToolParser):
         elif close > behind:
             error = f"text stands behind {self.tool_end_token}"
         else:
-            return Block(end=end, calls=(replace(call, span=(start, end)),))
+            return Block(end=end, calls=(call.with_span(start, end),))
         return self.refuse_block(CallError(error, call.name), text, start, end)
 
 
@@ -180,7 +179,7 @@ class InklingToolParser(MessageToolParser, HermesToolParser):
         elif not call.is_error and name != call.name:
             error = CallError(f"the header names {name!r}" if name else "the header names no tool", call.name)
         else:
-            return Block(end=block.end, calls=(replace(call, span=(start, block.end)),))
+            return Block(end=block.end, calls=(call.with_span(start, block.end),))
         return self.refuse_block(error, text, start, block.end)
 
 

@@ -125,13 +125,13 @@ def _read_scored(name: str, entries: Any, known: Any = None, known_ids: array[in
     if not entries:
         return ScoredPrompt(ids=array(TOKEN_TYPECODE), logprobs=array(LOGPROB_TYPECODE))
     try:
-        values, listed, *_ = zip(*entries, strict=False)
-    except (TypeError, ValueError) as error:
+        values, listed = [entry[0] for entry in entries], [entry[1] for entry in entries]
+    except (TypeError, LookupError) as error:
         raise BackendAnswerError(
             f"meta_info.{name} must be [logprob, id, text] entries, got {entries!r:.200}"
         ) from error
     # One comparison of lists in place of a check of every id, where the answer names the same ids twice.
-    same = known_ids is not None and list(listed) == known and set(map(type, listed)) == {int}
+    same = known_ids is not None and listed == known and set(map(type, listed)) == {int}
     ids = known_ids if same and known_ids is not None else checked_ids(name, listed)
     return ScoredPrompt(ids=ids, logprobs=checked_logprobs(name, values))
 
