@@ -93,7 +93,8 @@ def boxes_in_formulas(rng: random.Random) -> Case:
         ("x > @a", r"!$x > \boxed{@a}$ | !$\boxed{x > @a}$ | !$\boxed{@a} < x$", r"!$x < \boxed{@a}$ | !$\boxed{@a}$ | !$x \ge \boxed{@a}$ | !$x > \boxed{@b}$"),
         ("(@a, @b)", r"!$(\boxed{@a}, \boxed{@b})$ | !$\boxed{(@a,@b)}$", r"!$(\boxed{@b}, \boxed{@a})$ | !$(\boxed{@a}, \boxed{@c})$ | !$\boxed{@a}$"),
     ])
-    return Case(forms(gold, **values)[0], forms(right, **values), forms(wrong, **values), (gold, a, b))
+    wrongs = [text for text in forms(wrong, **values) if text != r"!$\boxed{2}!$"]  # for 2! is 2
+    return Case(forms(gold, **values)[0], forms(right, **values), wrongs, (gold, a, b))
 
 
 @family

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from importlib.util import find_spec
 
@@ -28,6 +29,13 @@ def test_no_answer_is_both_right_and_wrong(seed: int) -> None:
     for pair in pairs:
         assert verdicts.setdefault((pair.gold, pair.answer), pair.right) is pair.right
         assert pair.answer != pair.gold or pair.right
+
+
+def test_a_factorial_that_is_its_number_is_not_called_wrong() -> None:
+    cases = [FAMILIES["boxes_in_formulas"](random.Random(seed)) for seed in range(200)]
+    twos, threes = ([each for each in cases if each.gold == gold] for gold in ("2", "3"))
+    assert twos and not any(r"!$\boxed{2}!$" in each.wrong for each in twos)
+    assert any(r"!$\boxed{3}!$" in each.wrong for each in threes)
 
 
 @pytest.mark.skipif(find_spec("math_verify") is None, reason="needs the extra `math`")
