@@ -30,9 +30,10 @@ def refuse_unknown(
 
     `elsewhere` says for a name, or for any (`*`), how the same thing is given instead.
     """
-    names = sorted(known)
+    known = frozenset(known)
     for name in given:
-        if name not in names:
+        if name not in known:
+            names = sorted(known)
             place = elsewhere.get(name) or did_you_mean(name, names) or elsewhere.get("*")
             hint = f"; there are {', '.join(names)}" if place is None else place.replace("NAME", name)
             raise TypeError(f"{owner} got an unexpected keyword argument {name!r}{hint}")

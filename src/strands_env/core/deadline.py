@@ -74,23 +74,7 @@ async def run_with_timeout(work: Awaitable[T], seconds: float | None, where: Pha
     try:
         if seconds is None:
             return await work
-        task = _start(work, None, where)
-        try:
-            if not task.done():
-                await asyncio.wait({task}, timeout=seconds)
-            await _finish_cleanup(task, where)
-            if not task.done():
-                late = _phase_of(where)
-                await stop(task, where)
-                if not task.done() or task.cancelled() or task.exception() is not None:
-                    is_scored = isinstance(where, EpisodeProgress) and where.is_scored
-                    raise EpisodeTimeoutError(late, seconds, is_scored)
-            return task.result()
-        except asyncio.CancelledError:
-            await stop(task, where)
-            raise
-        finally:
-            del task  # it holds its error, whose traceback holds this frame: core/garbage.py
+        return await _finish_within(_start(work, None, where), seconds, where)
     except asyncio.CancelledError as error:
         caller = asyncio.current_task()
         if caller is None or caller.cancelling():
@@ -103,12 +87,34 @@ async def run_with_timeout(work: Awaitable[T], seconds: float | None, where: Pha
         raise wrap_exit(error, "rollout" if isinstance(where, EpisodeProgress) else where) from error
 
 
+async def _finish_within(task: asyncio.Task[T], seconds: float, where: Phase | EpisodeProgress) -> T:
+    """The result of a task, which is cancelled when the deadline passes, and with the caller."""
+    try:
+        if not task.done():
+            await asyncio.wait({task}, timeout=seconds)
+        await _finish_cleanup(task, where)
+        if not task.done():
+            late = _phase_of(where)
+            await stop(task, where)
+            if not task.done() or task.cancelled() or task.exception() is not None:
+                is_scored = isinstance(where, EpisodeProgress) and where.is_scored
+                raise EpisodeTimeoutError(late, seconds, is_scored)
+        return task.result()
+    except asyncio.CancelledError:
+        await stop(task, where)
+        raise
+    finally:
+        del task  # it holds its error, whose traceback holds this frame: core/garbage.py
+
+
 async def run_shielded(work: Coroutine[Any, Any, None], seconds: float | None, where: Phase) -> None:
     """Await work that must run even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
 
     Raises the errors of `run_with_timeout`.
     """
-    task = _start(work, seconds, where)
+    task = _start(work, None, where)
+    if seconds is not None and not task.done():  # else there is nothing to wait for
+        task = _start(_finish_within(task, seconds, where), None, where)
     cancelled: asyncio.CancelledError | None = None
     try:
         while not task.done():

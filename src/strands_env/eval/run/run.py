@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 # Seconds after which the wall time is saved first, and then at most between two times.
 TIME_SAVED_FROM, TIME_SAVED_EVERY = 1.0, 30.0
 SHOWN_EVERY = 1.0  # seconds after which a display is told of a run in which nothing ended
-# Jobs of a list that wait for a worker: one at a time would cost a turn of the event loop each. Any other source is
-# read no further than it is run.
+# Jobs of a list that wait for a worker, at most. More are read when half of them are gone, for each time costs a turn of
+# the event loop. Any other source is read one job ahead.
 READ_AHEAD = 64
 PASSED_AT_ONCE = 64  # finished samples that a resumed run passes over before it lets others have the event loop
 
@@ -85,7 +85,9 @@ class Run:
         self._time_due = TIME_SAVED_FROM
         self._checked = 0
         self._reader: asyncio.Task[None] | None = None
-        self._queue: asyncio.Queue[Job | None] = asyncio.Queue(READ_AHEAD if isinstance(tasks, list | tuple) else 1)
+        self._queue: asyncio.Queue[Job | None] = asyncio.Queue()
+        self._read_ahead = READ_AHEAD if isinstance(tasks, list | tuple) else 1
+        self._is_wanted = asyncio.Event()  # another job
         if count is not None:
             self.state.total = count * options.n_samples_per_prompt
             config.about["tasks"] = count
@@ -134,12 +136,12 @@ class Run:
         reader: ResultReader | None = None
         collected = CollectedResults()
         for prompt_id, items in self._results.items():
-            present = [item for item in items if item is not None]
-            collected[prompt_id] = samples = [item for item in present if isinstance(item, EvalSample)]
-            if len(samples) < len(present):
+            present: Any = [item for item in items if item is not None]
+            if any(type(item) is Entry for item in present):
                 assert self._paths is not None
                 reader = reader or ResultReader(self._paths.results)
-                collected[prompt_id] = LazySamples(present, reader, with_tokens=self._options.keep_tokens)
+                present = LazySamples(present, reader, with_tokens=self._options.keep_tokens)
+            collected[prompt_id] = present
         return collected
 
     async def _open_log(self, ending: AsyncExitStack) -> None:
@@ -241,15 +243,20 @@ class Run:
         workers = 0
         async with aclosing(self._jobs()) as jobs:
             async for job in jobs:
-                await self._queue.put(job)
+                self._queue.put_nowait(job)
                 # A worker for each place, not a task for each sample: a data set may be endless.
                 if workers < self._options.max_concurrency:
                     group.create_task(self._work(sampler))
                     workers += 1
-        await self._queue.put(None)  # behind the last
+                if self._queue.qsize() >= self._read_ahead:
+                    self._is_wanted.clear()
+                    await self._is_wanted.wait()
+        self._queue.put_nowait(None)  # behind the last
 
     async def _work(self, sampler: SampleRunner) -> None:
         while (job := await self._queue.get()) is not None:
+            if self._queue.qsize() <= self._read_ahead // 2:
+                self._is_wanted.set()
             prompt, index = job.prompt, job.index
             self.state.running += 1
             try:

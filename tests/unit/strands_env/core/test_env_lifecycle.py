@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from strands.types.exceptions import ContextWindowOverflowException
 
 from strands_env.core import Action, Environment, StepResult
 from strands_env.core import deadline as deadline_module
-from strands_env.core.deadline import run_with_timeout
+from strands_env.core.deadline import run_shielded, run_with_timeout
 from strands_env.core.rollout import LocalExecutor
 from strands_env.core.termination import EpisodeTimeoutError, Outcome, Phase, TerminationReason
 from strands_env.testing import ScriptedModel, call, reply
@@ -499,3 +500,15 @@ async def test_a_reset_that_fails_at_the_first_step_is_the_steps_failure() -> No
         result = await env.step(ACTION)
     assert result.error is not None
     assert (result.termination_reason, result.error.message) == (TerminationReason.SETUP_ERROR, "no world")
+
+
+async def test_a_cleanup_that_does_not_wait_needs_no_task_for_its_deadline(monkeypatch):
+    started: list[object] = []
+    start = deadline_module._start
+    monkeypatch.setattr(deadline_module, "_start", lambda work, *rest: started.append(work) or start(work, *rest))
+
+    async def at_once() -> None: ...
+
+    await run_shielded(at_once(), 60.0, Phase.CLEANUP)
+    # Before Python 3.12 no task starts at once.
+    assert len(started) == (1 if sys.version_info >= (3, 12) else 2)

@@ -184,6 +184,21 @@ async def test_an_endless_source_is_read_as_it_goes():
     assert given <= 4
 
 
+async def test_a_list_is_read_many_tasks_at_a_time():
+    finished_when_read: list[int] = []
+
+    class Noting(list):
+        def __iter__(self):
+            for action in super().__iter__():
+                finished_when_read.append(FakeEnv.cleanups)
+                yield action
+
+    count = 4 * run.READ_AHEAD
+    results = await Evaluator(FakeEnv, max_concurrency=1, output_path=None).run(Noting(tasks(count)))
+    assert sum(map(len, results.values())) == FakeEnv.cleanups == count
+    assert len(set(finished_when_read[-count:])) <= 10
+
+
 @pytest.mark.parametrize(("given", "said"), [([], 1), (iter(()), 1), (tasks(1), 0)])
 async def test_no_tasks_are_said_in_one_line(given, said, caplog):
     assert len(await Evaluator(FakeEnv, output_path=None).run(given)) == 1 - said
