@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 # Seconds after which the wall time is saved first, and then at most between two times.
 TIME_SAVED_FROM, TIME_SAVED_EVERY = 1.0, 30.0
 SHOWN_EVERY = 1.0  # seconds after which a display is told of a run in which nothing ended
-# Jobs of a list that wait for a worker, at most. More are read when half of them are gone, for each time costs a turn of
+# Jobs of a list that wait for a worker, at most. More are read when half of them are gone: each reading costs a turn of
 # the event loop. Any other source is read one job ahead.
 READ_AHEAD = 64
 PASSED_AT_ONCE = 64  # finished samples that a resumed run passes over before it lets others have the event loop
