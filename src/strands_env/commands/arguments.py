@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from strands_env.eval.options import GROUPS, OPTIONS, SAMPLING, SHARED, TRAIN_OPTIONS, add_options, seed_number
 from strands_sglang.command_line import (
     AddArguments,
+    CommandError,
+    Exit,
     add_former,
     add_server,
     json_object,
@@ -49,8 +52,10 @@ def add_train(parser: argparse.ArgumentParser) -> None:
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `compare`."""
-    parser.add_argument("first", help="folder or .jsonl of the run to compare with")
-    parser.add_argument("others", nargs="+", metavar="second", help="the run in question, or several")
+    parser.add_argument("first", type=existing_run, help="folder or .jsonl of the run to compare with")
+    parser.add_argument(
+        "others", nargs="+", type=existing_run, metavar="second", help="the run in question, or several"
+    )
     parser.add_argument("--reward-threshold", type=number, metavar="R", help="compare pass rates at this reward")
     parser.add_argument("--level", type=number, default=0.95, metavar="L", help="confidence level (0.95)")
     text = "exit 1 when the second is significantly worse, 3 when samples were lost"
@@ -60,7 +65,8 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
 
 def add_report(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `report`: the page, the terminal, and the check of the files."""
-    parser.add_argument("run", help="folder or .jsonl of a run; or of a training: a folder of runs, or slime's log")
+    help = "folder or .jsonl of a run; or of a training: a folder of runs, or slime's log"
+    parser.add_argument("run", type=existing_run, help=help)
     parser.add_argument("sample", nargs="?", help="show this in the terminal: a prompt's id, or id and index: p7/2")
     parser.add_argument("-o", "--output", metavar="FILE", help="HTML file (default: report.html beside the results)")
     parser.add_argument("--tokenizer", metavar="ID", help="for texts and drift (default: the run's; none: only ids)")
@@ -119,7 +125,8 @@ def add_drift(parser: argparse.ArgumentParser) -> None:
 
 def add_watch(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `watch`."""
-    parser.add_argument("run", help="folder or .jsonl of a run; folder of a training; slime's log")
+    help = "folder or .jsonl of a run; folder of a training; slime's log"
+    parser.add_argument("run", type=existing_run, help=help)
     parser.add_argument("--open", action="store_true", help="in the browser, on a page that follows")
     parser.add_argument("--port", type=int, metavar="N", help="serve that page on this port, and start no browser")
     parser.add_argument("--tokenizer", metavar="ID", help="for its tokens (default: the run's; none: ids)")
@@ -128,7 +135,8 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 
 def add_health(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `health`."""
-    parser.add_argument("rows", help="folder or .jsonl of a run, .parquet of samples, .json of a gateway, slime's log")
+    help = "folder or .jsonl of a run, .parquet of samples, .json of a gateway, slime's log"
+    parser.add_argument("rows", type=existing_run, help=help)
     parser.add_argument("--tokenizer", metavar="ID", help="for drift (default: the run's; none: no drift)")
     _add_json(parser)
 
@@ -230,6 +238,13 @@ FORMER_COMMANDS = {
 """Commands that became options of others, and how each is written now."""
 
 
+def existing_run(text: str) -> str:
+    """The path of a run; a missing one is an error before anything heavy is loaded."""
+    if not (text.endswith(".run.json") or Path(text).exists()):  # results may be without that file
+        raise CommandError(f"there are no results at {text!r}: give the folder or the .jsonl of a run", Exit.USAGE)
+    return text
+
+
 def _add_source(parser: argparse.ArgumentParser) -> None:
     text = f"{OPTIONS['benchmark'].metadata['help']}; or a run.yaml with the options"
     parser.add_argument("benchmark", nargs="?", help=text)
@@ -241,7 +256,7 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="folder or .jsonl of the run")
+    parser.add_argument("run", type=existing_run, help="folder or .jsonl of the run")
 
 
 def _add_json(parser: argparse._ActionsContainer, help: str = "as JSON") -> None:

@@ -22,6 +22,7 @@ from strands_env.commands.recipe.factories import (
     make_model_factory,
     takes_model,
 )
+from strands_env.commands.recipe.names import no_saved_run
 from strands_env.commands.recipe.task_files import DataBenchmark, FunctionBenchmark
 from strands_env.commands.recipe.trial import find_mistakes
 from strands_env.core import ModelFactory
@@ -59,7 +60,7 @@ def resolve(
     if from_run is not None:
         run = SavedRun.of(from_run)
         if not run.document:
-            raise EvalError(f"found no saved run at {from_run!r}: give its folder or x.run.json")
+            raise no_saved_run(from_run)
         saved = run.saved_options
         if "benchmark" not in saved:
             raise EvalError(f"{from_run!r} was not saved by 'strands-env eval': its options are unknown")

@@ -39,8 +39,16 @@ def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         from strands_env.commands.recipe.run_file import with_run_file  # it loads pydantic
 
         merged = with_run_file(merged)
+    run = merged.get("from_run")
+    if run is not None and not (run.endswith(".jsonl") or Path(run).exists()):  # x.run.json may be without results
+        raise no_saved_run(run)
     check_names(merged)
     return merged
+
+
+def no_saved_run(path: str) -> EvalError:
+    """The error for a path without a saved run."""
+    return EvalError(f"found no saved run at {path!r}: give its folder or x.run.json")
 
 
 def check_names(arguments: Mapping[str, Any]) -> None:

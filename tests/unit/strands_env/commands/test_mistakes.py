@@ -92,7 +92,7 @@ def run(command: Callable[[list[str]], int], arguments: list[str]) -> int:
         ("strands-env eval arithmetic --track wandbb", "did you mean 'wandb'?"),
         ("strands-env eval arithmetic --seed 99999999999999999999", "below 2^63, got '99999999999999999999'"),
         ("strands-env eval arithmetic --temperature nan", "expected a number, got 'nan'"),
-        ("strands-env report a --limit -1", "at least 0, got '-1'"),
+        ("strands-env report . --limit -1", "at least 0, got '-1'"),
         ("strands-env check", "nothing to check"),
     ],
 )

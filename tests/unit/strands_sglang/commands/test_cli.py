@@ -136,6 +136,22 @@ def test_a_wrong_file_of_a_run_is_told_before_the_sdk_is_loaded(command: str, tm
         assert (said in found.stderr, loaded & {"strands", "numpy", "aiohttp"}) == (True, set()), content
 
 
+def test_a_missing_run_is_told_before_anything_heavy_is_loaded(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    for given, said in (
+        (("report", missing), "there are no results at"),
+        (("health", missing), "there are no results at"),
+        (("compare", str(tmp_path), missing), "there are no results at"),
+        (("export", missing, "-o", "x.parquet"), "there are no results at"),
+        (("rescore", missing), "there are no results at"),
+        (("watch", missing), "there are no results at"),
+        (("eval", "--from-run", missing), "found no saved run at"),
+        (("train", "--from-run", missing), "found no saved run at"),
+    ):
+        found, loaded = loaded_by(*given)
+        assert (said in found.stderr, loaded & {"strands", "numpy", "aiohttp"}) == (True, set()), given
+
+
 def loaded_by(*arguments: str) -> tuple[subprocess.CompletedProcess[str], set[str]]:
     """A command in a process of its own, and the modules that it loaded."""
     code = "import atexit, sys\nfrom strands_env.commands.cli import main\natexit.register(lambda: print(*sys.modules))"
