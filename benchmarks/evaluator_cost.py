@@ -1,6 +1,6 @@
-"""CPU of the evaluator for each sample, beside that of strands-env in the same environment.
+"""CPU of the evaluator for each sample, beside that of strands-env in the same environment; CPU of commands.
 
-    python -m benchmarks.evaluator_cost [--passes 5] [--samples 3000]
+    python -m benchmarks.evaluator_cost [--passes 5] [--samples 3000] [--commands]
 
 Instant samples at concurrency 500, saved, and a resume of all of them. Environments answer at once with equal messages
 of 2 kB, so all time is the evaluator's. Ours also keeps a deadline for every cleanup, reads each line back, syncs to
@@ -9,6 +9,9 @@ pass to pass. Figures are CPU milliseconds a sample, medians of the passes; rati
 
 Then the milliseconds from the end of our sample until it is synced, the 99th percentile and the longest: in such a run,
 and with samples of 0.2 s, 4 at a time. Medians of the passes, too.
+
+`--commands`: CPU seconds of whole commands instead, imports included, each the least of the passes: an evaluation of 80
+samples on the embedded model (one pass), then commands that read it, and commands that end with a mistake.
 """
 
 from __future__ import annotations
@@ -37,6 +40,17 @@ MESSAGES = [
     {"role": "user", "content": [{"text": "q"}]},
     {"role": "assistant", "content": [{"text": "x" * 1900}]},
 ]
+
+
+EVALUATION = ("eval", "arithmetic", "-n", "4", "--temperature", "1", "--seed", "1", "--quiet")
+COMMANDS = {
+    "help": ("--help",),
+    "report": ("report", "RUN"),
+    "health": ("health", "RUN"),
+    "check": ("check", "arithmetic"),
+    "wrong name": ("eval", "arithmatic"),
+    "wrong file": ("eval", "RUN/missing.yaml"),
+}
 
 
 def ours(count: int, folder: str, concurrency: int = CONCURRENCY, seconds: float = 0, ended: Any = None) -> Any:
@@ -129,9 +143,34 @@ def run(python: str, arm: str, *options: str) -> list[Any]:
         ]
 
 
+def cpu_seconds(*command: str) -> float:
+    """User and system time of a command of `strands-env` in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "strands_env", *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    )
+    used = os.wait4(process.pid, 0)[2]
+    return used.ru_utime + used.ru_stime
+
+
+def commands(passes: int, limit: int) -> None:
+    """Measure commands."""
+    with tempfile.TemporaryDirectory() as folder:
+        cost = {"evaluation": cpu_seconds(*EVALUATION, "--limit", str(limit), "-o", folder)}
+        for _ in range(passes):
+            for name, words in COMMANDS.items():
+                spent = cpu_seconds(*(word.replace("RUN", folder) for word in words))
+                cost[name] = min(cost.get(name, spent), spent)
+    print_figures("commands", passes=passes, cpu_s={name: round(spent, 2) for name, spent in cost.items()})
+
+
 def main() -> None:
     """Measure."""
     parser = arguments(__doc__, passes=5)
+    parser.add_argument("--commands", action="store_true", help="of whole commands instead")
     parser.add_argument("--samples", type=int, default=3000)
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -141,6 +180,9 @@ def main() -> None:
             latency(folder=folder, **LATENCY[arm])
         else:
             work(arm, args.samples, folder)
+        return
+    if args.commands:
+        commands(passes=1 if args.quick else args.passes, limit=2 if args.quick else 20)
         return
     python, reason = environment_of(f"strands-env=={UPSTREAM}", "orjson", "prometheus-client")
     if python is None:

@@ -33,6 +33,7 @@ BENCHMARKS = {
     "grading": "grading",
     "evaluator": "evaluator --executor inline processes ray",
     "evaluator_cost": "evaluator_cost",
+    "commands": "evaluator_cost --commands --passes 3",
     "live_page": "live_page",
     "chaos": "chaos",
     "gateway": "gateway",
