@@ -16,6 +16,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from strands_env.core.garbage import YOUNG_COLLECTIONS, YOUNG_OBJECTS
 from tests.own_time import pytest_timeout_set_timer
 from tests.skipped import pytest_configure
 
@@ -67,6 +68,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if " object at 0x" in item.nodeid:
             raise pytest.UsageError(f"{item.nodeid}: an address in the name of a test, give ids to parametrize")
+
+
+def pytest_collection() -> None:
+    """Collect garbage as a process that only runs rollouts does: hardly any of a million objects of modules and tests is.
+
+    An evaluation in a process with other thresholds counts at its end what is frozen, which walks all of it.
+    """
+    gc.set_threshold(YOUNG_OBJECTS, YOUNG_COLLECTIONS, 10)
 
 
 def pytest_collection_finish() -> None:

@@ -45,14 +45,23 @@ def test_two_commands_evaluate_and_open_a_report(tmp_path, capsys, monkeypatch):
     assert f"open {(tmp_path / 'report.html').as_uri()} in one" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("frozen", [False, True])
-def test_the_garbage_collector_is_left_as_it_was(frozen, tmp_path):
+@pytest.fixture
+def thawed():
+    """Nothing is frozen; afterwards everything is, so that the evaluations of other tests do not walk it."""
+    before = gc.get_threshold()
     gc.unfreeze()
+    yield
+    gc.freeze()
+    gc.set_threshold(*before)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_garbage_collector_is_left_as_it_was(frozen, tmp_path, thawed):
+    gc.set_threshold(700, 10, 10)
     if frozen:
         gc.freeze()
-    before = gc.get_threshold()
     assert run_mine(tmp_path) == 0
-    assert (gc.get_freeze_count() > 0, gc.get_threshold()) == (frozen, before)
+    assert (gc.get_freeze_count() > 0, gc.get_threshold()) == (frozen, (700, 10, 10))
 
 
 def test_a_secret_of_the_environment_is_not_saved_and_is_asked_for_again(tmp_path, capsys):
