@@ -368,7 +368,9 @@ class Callers:
         pending.remove(turn)
 
     def _invocation_ended(self, known: _Known, event: AfterInvocationEvent) -> None:
-        messages, pending = event.agent.messages, self._pending.get(known.id)
+        messages, pending, model = event.agent.messages, self._pending.get(known.id), self._model()
+        if model is not None:
+            model.conversation.free_scratch()
         if not pending:
             return
         start = 0 if known.last is None else len(messages)

@@ -103,7 +103,7 @@ def token_array(ids: Sequence[int] | array[int] | NDArray[Any]) -> array[int]:
     return pack_ids(ids, "input_ids", BackendRequestError)
 
 
-def check_prompt(ids: Sequence[int], vocab_size: int | None, *, highest: int = -1) -> int:
+def check_prompt(ids: array[int], vocab_size: int | None, *, highest: int = -1) -> int:
     """Refuse (`BackendRequestError`) an empty prompt, and ids that would kill a server; `vocab_size` None: unknown.
 
     Where only the end of a prompt is new, `ids` are those, and `highest` is the highest id before them.
@@ -111,11 +111,15 @@ def check_prompt(ids: Sequence[int], vocab_size: int | None, *, highest: int = -
     Returns:
         The highest id of all.
     """
-    if not ids and highest < 0:
+    import numpy as np
+
+    if ids:
+        view = np.frombuffer(ids, ids.typecode)
+        if (lowest := int(view.min())) < 0:
+            raise BackendRequestError(f"input_ids has {lowest}: a negative id would kill the server")
+        highest = max(highest, int(view.max()))
+    elif highest < 0:
         raise BackendRequestError("input_ids is empty: expected at least one token id")
-    if (lowest := min(ids, default=0)) < 0:
-        raise BackendRequestError(f"input_ids has {lowest}: a negative id would kill the server")
-    highest = max(highest, max(ids, default=-1))
     if vocab_size is not None and highest >= vocab_size:
         raise BackendRequestError(
             f"input_ids has {highest}, outside the vocabulary of {vocab_size}: it would kill the server; "

@@ -154,7 +154,8 @@ class Prompts:
         head = self._heads.get(parent.key)
         if head is None:
             head = short_history(whole())
-        self._heads[location.key] = short_history(head, new.messages)
+        is_same = "user" not in [message["role"] for message in new.messages]  # of tool results: nothing is held twice
+        self._heads[location.key] = head if is_same else short_history(head, new.messages)
         stop = parent.completion.last_stop
         try:
             delta = prompt_format.renderer.delta(

@@ -104,5 +104,6 @@ def find_marks(end_markers: tuple[str, ...], opening: str) -> Marks | None:
     """The patterns of openings and end markers; None without any."""
     end = "|".join(map(re.escape, end_markers))
     signs = list(filter(None, [opening, f"(?P<end>{end})" if end else ""]))
+    fast = "|".join(filter(None, [opening, end]))  # `re` looks for first characters, but not into a group for them
     hidden = ["`[^`\n]+`", *([rf"(?P<quote>[\"'])(?:{end})(?P=quote)"] if end else [])]
-    return Marks(re.compile("|".join(signs)), re.compile("|".join([*hidden, *signs]))) if signs else None
+    return Marks(re.compile(fast), re.compile("|".join([*hidden, *signs]))) if signs else None

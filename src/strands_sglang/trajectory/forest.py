@@ -182,7 +182,11 @@ class TrajectoryForest:
                 first_new=walk.matched if reason is None else 0,
                 reason=reason,
                 epoch=self._epoch,
-                **{**caller.origin, "agent_id": agent_id},
+                agent=caller.agent,
+                agent_id=agent_id,
+                role=caller.role,
+                parent_agent=caller.parent_agent,
+                attempt=caller.attempt,
             )
 
     def held_part(self, context: bytes, history: History) -> tuple[Turn | None, int]:

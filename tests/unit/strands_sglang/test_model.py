@@ -12,6 +12,8 @@ from strands.hooks import BeforeToolCallEvent
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException, ModelThrottledException
 
 from strands_sglang import SGLangClient, SGLangContextLengthError, ToolParserError
+from strands_sglang.backends import GenerateAnswer, GenerateRequest
+from strands_sglang.backends.wrapper import BackendWrapper
 from strands_sglang.model import SGLangModel
 from strands_sglang.testing import Reply
 from strands_sglang.tool_parsers import HermesToolParser
@@ -48,6 +50,21 @@ async def test_a_tool_rollout_is_one_exact_trajectory() -> None:
     assert (request["return_logprob"], request["logprob_start_len"]) == (True, -1)  # the prefix cache stays usable
     assert (request["sampling_params"]["max_new_tokens"], request["return_routed_experts"]) == (99, False)
     assert request["sampling_params"]["skip_special_tokens"] is False
+
+
+async def test_memory_of_the_backend_lasts_as_long_as_an_invocation() -> None:
+    found: list[dict[str, Any]] = []
+
+    class Remembering(BackendWrapper):
+        async def ask(self, request: GenerateRequest) -> GenerateAnswer:
+            found.append(dict(request.scratch))
+            request.scratch["calls"] = len(found)
+            return await self.inner.ask(request)
+
+    agent = make_agent(SGLangModel(tokenizer=tokenizer(), client=Remembering(Replay([call(1, 2), "3", "Again 3"]))))
+    await agent.invoke_async("What is 1 + 2?")
+    await agent.invoke_async("And again?")
+    assert found == [{}, {"calls": 1}, {}]
 
 
 async def test_one_delta_per_block_and_every_block_is_closed() -> None:

@@ -41,9 +41,12 @@ class GenerateCall:
 def write_prompt(request: GenerateRequest, vocab_size: int | None = None) -> tuple[bytes, ...]:
     """The ids of a prompt that `check_prompt` passes, in pieces of JSON; those of the episode's last call are kept.
 
-    Writing 90,000 ids takes 0.4 ms, a tenth of a turn. Parts of the last call are known by their identity: they are the
-    arrays of turns, so no second copy of the ids is held. The pieces are joined once, in the body.
+    Writing 90,000 ids takes 0.5 ms, a tenth of a turn, and thirty times that from a list of them. Parts of the last
+    call are known by their identity: they are the arrays of turns, so no second copy of the ids is held. The pieces are
+    joined once, in the body.
     """
+    import numpy as np
+
     nothing: tuple[tuple[array[int], ...], tuple[bytes, ...], int] = (), (), -1
     before, pieces, highest = request.scratch.get("prompt") or nothing
     parts = request.parts
@@ -51,9 +54,10 @@ def write_prompt(request: GenerateRequest, vocab_size: int | None = None) -> tup
         parts = (request.prompt,)
     if parts[: len(before)] != before:  # equal arrays are as good
         before, pieces, highest = nothing
-    new = array(request.prompt.typecode, b"".join(parts[len(before) :])).tolist()
+    new = array(request.prompt.typecode, b"".join(parts[len(before) :]))
     highest = check_prompt(new, vocab_size, highest=highest)
     if new:
-        pieces += (orjson.dumps(new)[1:-1],) if not pieces else (b",", orjson.dumps(new)[1:-1])
+        written = orjson.dumps(np.frombuffer(new, new.typecode), option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+        pieces += (written,) if not pieces else (b",", written)
         request.scratch["prompt"] = parts, pieces, highest
     return pieces

@@ -238,7 +238,7 @@ def dropped_fields(
                 yield name, f"{reason}, or the server runs without {flag}" if flag else reason
     sampling = fields.get("sampling_params")
     dropped = _DROPPED_SAMPLING_KEYS & sampling.keys() if isinstance(sampling, Mapping) else ()
-    if any(header.startswith("x-smg-") or header == "x-request-id" for header in headers):  # a router's
+    if dropped and any(header.startswith("x-smg-") or header == "x-request-id" for header in headers):  # a router's
         for name in sorted(dropped):
             yield f"sampling_params.{name}", "routers are known to drop it; it may have had no effect"
 

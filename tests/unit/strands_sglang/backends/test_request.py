@@ -241,7 +241,7 @@ def test_parts_that_the_last_call_had_are_not_written_again_and_the_prompt_is_wh
     scratch: dict[str, Any] = {}
     written: list[list[int]] = []
     dumps = orjson.dumps
-    write = lambda ids: (written.append(ids), dumps(ids))[1]  # noqa: E731
+    write = lambda ids, option: (written.append(ids.tolist()), dumps(ids, option=option))[1]  # noqa: E731
     monkeypatch.setattr("strands_sglang.backends.http.call.orjson.dumps", write)
 
     def sent(*parts: array[int], prompt: array[int] | None = None) -> list[int]:
