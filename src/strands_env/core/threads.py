@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import math
 import os
 import queue
+import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +27,31 @@ T = TypeVar("T")
 
 DEFAULT_MAX_THREADS = 256
 """Sync tools that run at the same time."""
+
+
+TURN_SECONDS = 0.001
+_turns = threading.Lock()  # of the two below
+_blocks, _seconds_before = 0, 0.0
+
+
+@contextlib.contextmanager
+def short_turns() -> Iterator[None]:
+    """Let a thread wait for the interpreter a millisecond for a while, not five, as after each call of the system.
+
+    The setting is the process's. Blocks may overlap: the last to end restores it, unless somebody changed it meanwhile.
+    """
+    global _blocks, _seconds_before
+    with _turns:
+        if _blocks == 0 and (_seconds_before := sys.getswitchinterval()) > TURN_SECONDS:
+            sys.setswitchinterval(TURN_SECONDS)
+        _blocks += 1
+    try:
+        yield
+    finally:
+        with _turns:
+            _blocks -= 1
+            if _blocks == 0 and math.isclose(sys.getswitchinterval(), TURN_SECONDS):
+                sys.setswitchinterval(_seconds_before)
 
 
 class DaemonThreads:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from strands_env.core import Action, Outcome, StepResult, TerminationReason
 from strands_env.core.garbage import rare_collections
 from strands_env.core.seeds import FIELD as SEED_FIELD
+from strands_env.core.threads import short_turns
 from strands_env.eval.errors import ConfigMismatchError, EvalError, SameFailureError, StoreError, TooManyFailuresError
 from strands_env.eval.options import EvalOptions
 from strands_env.eval.run.progress import GuardedProgress, Progress, ProgressState
@@ -149,6 +150,7 @@ class Run:
         if paths is None:
             return
         log = await asyncio.to_thread(ResultLog, paths, fsync_interval=self._options.fsync_interval)
+        ending.enter_context(short_turns())  # the writer's thread has five for each batch
         self._writer = ResultWriter(log, self._count_saved)
         ending.push_async_callback(self._writer.close)
         await self._writer.run(lambda: self._config.check(has_results=len(log) > 0))

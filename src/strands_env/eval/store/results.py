@@ -26,7 +26,7 @@ from strands_sglang.lines import append_lines, lock, read_lines
 logger = logging.getLogger(__name__)
 
 MAX_PENDING = 4096  # samples that may wait for the device before `append` waits too
-GROUP_SECONDS = 0.01  # between two batches, while samples keep coming
+GROUP_SECONDS = 0.01  # from the start of a batch to that of the next, at least, while samples keep coming
 # Lines that are made at once, for which the processor has the code at hand; those of more would keep samples waiting.
 MADE_TOGETHER = 8
 
@@ -375,10 +375,11 @@ class ResultWriter:
                     if not batch:
                         self._is_writing = False  # under the lock: who appends next starts the thread again
                         return
+                started = time.monotonic()
                 self.log.write(_make_lines(batch))
                 self._loop.call_soon_threadsafe(self._on_saved, len(batch))
-                if self._pending:
-                    time.sleep(GROUP_SECONDS)
+                if self._pending and (left := started + GROUP_SECONDS - time.monotonic()) > 0:
+                    time.sleep(left)
         except BaseException as error:
             self._failure = error
             raise

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from strands_env.core import threads
-from strands_env.core.threads import LoopBlockedError, OwnClock, run_watched
+from strands_env.core.threads import LoopBlockedError, OwnClock, run_watched, short_turns
 
 
 @pytest.mark.parametrize("queued", [True, False], ids=["waits for a processor", "is held up"])
@@ -48,3 +48,33 @@ def test_the_clock_of_a_process_stands_still_while_another_has_its_processor() -
         for process in both:
             process.kill()
             process.wait()
+
+
+@pytest.fixture
+def interval():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.005)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_blocks_of_short_turns_may_overlap_and_the_last_restores_what_was_before(interval: None) -> None:
+    blocks = [short_turns(), short_turns()]
+    for block in blocks:
+        block.__enter__()
+        assert sys.getswitchinterval() == pytest.approx(0.001)
+    blocks[0].__exit__(None, None, None)
+    assert sys.getswitchinterval() == pytest.approx(0.001)
+    blocks[1].__exit__(None, None, None)
+    assert sys.getswitchinterval() == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize("own", [0.0001, 0.02])
+def test_what_a_program_sets_itself_stays(own: float, interval: None) -> None:
+    sys.setswitchinterval(own)
+    with short_turns():
+        assert sys.getswitchinterval() == pytest.approx(min(own, 0.001))
+    assert sys.getswitchinterval() == pytest.approx(own)
+    with short_turns():
+        sys.setswitchinterval(0.03)
+    assert sys.getswitchinterval() == pytest.approx(0.03)

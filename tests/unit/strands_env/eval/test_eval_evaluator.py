@@ -5,6 +5,7 @@ import copy
 import json
 import math
 import shutil
+import sys
 import threading
 import time
 from collections import Counter
@@ -182,6 +183,18 @@ async def test_an_endless_source_is_read_as_it_goes():
     results = await evaluator.run(endless())
     assert 1 <= sum(map(len, results.values())) <= 4
     assert given <= 4
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+async def test_a_thread_waits_less_for_the_interpreter_while_a_run_is_saved(is_saved, tmp_path):
+    before, seen = sys.getswitchinterval(), set()
+
+    def answer(action: Action) -> StepResult:
+        seen.add(sys.getswitchinterval() < before)
+        return outcome()
+
+    await Evaluator(lambda: FakeEnv(answer), output_path=tmp_path if is_saved else None).run(tasks(3))
+    assert (seen, sys.getswitchinterval()) == ({is_saved}, before)
 
 
 async def test_a_list_is_read_many_tasks_at_a_time():
