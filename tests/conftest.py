@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import ipaddress
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -79,8 +80,14 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep garbage collections, with which each evaluation begins, off a million objects of modules and tests."""
+    """Keep garbage collections, with which each evaluation begins, off a million objects of modules and tests.
+
+    Torch's fifty loggers propagate: six times a test pytest would attach its handlers to each that does not.
+    """
     gc.freeze()
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("torch") and isinstance(logger, logging.Logger):
+            logger.propagate = True
 
 
 @pytest.fixture(scope="session")
