@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection() -> None:
-    """Collect garbage as a process that only runs rollouts does: hardly any of a million objects of modules and tests is.
+    """Collect garbage as rarely as a process that only runs rollouts: modules and tests are a million objects.
 
     An evaluation in a process with other thresholds counts at its end what is frozen, which walks all of it.
     """

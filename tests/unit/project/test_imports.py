@@ -205,18 +205,19 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
 
 
-def modules_after(code: str) -> set[str]:
-    """Names of the modules that are loaded after some code, besides those of the SDK."""
+def modules_after(*codes: str) -> list[set[str]]:
+    """Names of the modules, besides those of the SDK, that are loaded after each piece of code in one process."""
     result = run_python(
-        f"import sys, strands\nbefore = set(sys.modules)\n{code}\nprint(*sorted(set(sys.modules) - before))"
+        "import sys, strands\nbefore = set(sys.modules)\n"
+        + "\n".join(f"{code}\nprint(*sorted(set(sys.modules) - before))" for code in codes)
     )
     assert result.returncode == 0, result.stderr
-    return set(result.stdout.split())
+    return [set(line.split()) for line in result.stdout.splitlines()]
 
 
 def test_importing_any_module_loads_nothing_heavy() -> None:
     # What the SDK loads by itself (its default model brings boto3) is not ours to avoid.
-    loaded = modules_after(f"import importlib\nfor name in {LIGHT!r}: importlib.import_module(name)")
+    (loaded,) = modules_after(f"import importlib\nfor name in {LIGHT!r}: importlib.import_module(name)")
     assert sorted({name.partition(".")[0] for name in loaded} & {*HEAVY, *NEVER_FOR_A_NAME}) == []
 
 
@@ -233,13 +234,16 @@ def test_environments_and_tools_without_a_sandbox_can_be_imported_on_windows() -
 
 def test_the_provider_loads_its_names_when_they_are_used_and_little_beside_the_sdk() -> None:
     """Half of the 269 modules of version 0.1.0; NumPy was a third of the time, the HTTP client another."""
-    own = {name for name in modules_after("import strands_sglang") if name.startswith("strands_sglang.")}
-    assert own == {"strands_sglang.compat"}
-    loaded = modules_after("from strands_sglang import SGLangModel, ToolLimiter, get_tool_parser")
-    assert not {"numpy", "aiohttp", "transformers"} & loaded
-    foreign = {name for name in loaded if not name.startswith("strands_sglang")}
+    package, provider, client = modules_after(
+        "import strands_sglang",
+        "from strands_sglang import SGLangModel, ToolLimiter, get_tool_parser",
+        "from strands_sglang import SGLangClient, get_client",
+    )
+    assert {name for name in package if name.startswith("strands_sglang.")} == {"strands_sglang.compat"}
+    assert not {"numpy", "aiohttp", "transformers"} & provider
+    foreign = {name for name in provider if not name.startswith("strands_sglang")}
     assert len(foreign) <= 50, sorted(foreign)
-    assert "numpy" not in modules_after("from strands_sglang import SGLangClient, get_client")
+    assert "numpy" not in client
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_wrong_names_and_files_are_told_before_anything_heavy_is_loaded(command:
         (["arithmetic", "--data", "nothing.jsonl"], "reads no file, for it is generated from its seed"),
         (["arithmetic", "--colums", "a=b"], "did you mean '--columns'?"),
     ):
-        found, loaded = loaded_by(command, *given)
+        found, loaded = loaded_by([command, *given])
         assert (said in found.stderr, loaded & {"strands", "numpy", "pydantic", "aiohttp"}) == (True, set()), given
 
 
@@ -132,7 +132,7 @@ def test_a_wrong_file_of_a_run_is_told_before_the_sdk_is_loaded(command: str, tm
         path = tmp_path / "run.yaml"
         if content is not None:
             path.write_text(content)
-        found, loaded = loaded_by(command, str(path))
+        found, loaded = loaded_by([command, str(path)])
         assert (said in found.stderr, loaded & {"strands", "numpy", "aiohttp"}) == (True, set()), content
 
 
@@ -148,14 +148,14 @@ def test_a_missing_run_is_told_before_anything_heavy_is_loaded(tmp_path: Path) -
         (("eval", "--from-run", missing), "found no saved run at"),
         (("train", "--from-run", missing), "found no saved run at"),
     ):
-        found, loaded = loaded_by(*given)
+        found, loaded = loaded_by([*given])
         assert (said in found.stderr, loaded & {"strands", "numpy", "aiohttp"}) == (True, set()), given
 
 
-def loaded_by(*arguments: str) -> tuple[subprocess.CompletedProcess[str], set[str]]:
-    """A command in a process of its own, and the modules that it loaded."""
+def loaded_by(*commands: list[str]) -> tuple[subprocess.CompletedProcess[str], set[str]]:
+    """Commands in a process of their own, and the modules that they loaded."""
     code = "import atexit, sys\nfrom strands_env.commands.cli import main\natexit.register(lambda: print(*sys.modules))"
-    code += f"\nmain({[*arguments]})"
+    code += f"\nfor arguments in {commands}: main([*arguments])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     return found, set(found.stdout.splitlines()[-1].split())
 
@@ -174,18 +174,20 @@ def saved_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 def test_commands_load_no_model_and_nothing_that_they_do_not_use(saved_run: Path) -> None:
     models = {"torch", "datasets", "sympy", "transformers.modeling_utils", "transformers.configuration_utils"}
-    for *arguments, absent in (
-        ("report", str(saved_run), {*models, "transformers", "aiohttp", "strands_env.eval.run.evaluator"}),
-        ("health", str(saved_run), {*models, "transformers", "aiohttp", "strands_env.eval.run.evaluator"}),
+    saved = [str(saved_run), "--tokenizer", "smollm2"]
+    for commands, absent in (
         (
-            *("check", "--env", "strands_env.environments:CalculatorEnv"),
+            [["report", *saved], ["health", *saved]],
+            {*models, "transformers", "aiohttp", "strands_env.eval.run.evaluator"},
+        ),
+        (
+            [["check", "--env", "strands_env.environments:CalculatorEnv"]],
             {*models, "aiohttp", "strands_env.sandbox.images", "strands_env.rewards.sentences"},
         ),
     ):
-        tokenizer = [] if arguments[0] == "check" else ["--tokenizer", "smollm2"]
-        found, loaded = loaded_by(*arguments, *tokenizer)
+        found, loaded = loaded_by(*commands)
         assert "Traceback" not in found.stderr, found.stderr
-        assert ("tokenizers" in loaded, sorted(absent & loaded)) == (True, []), arguments
+        assert ("tokenizers" in loaded, sorted(absent & loaded)) == (True, []), commands
 
 
 def test_reports_read_tokens_as_the_class_of_the_tokenizer_does(saved_run: Path) -> None:
