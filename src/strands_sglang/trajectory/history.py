@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache, reduce
+from functools import reduce
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from .message import Message, digest, digest_after
@@ -210,7 +210,7 @@ class Follower:
                         reach = [self._reach(turn, messages, i + 1) for turn in turns]
                         found = turns[reach.index(max(reach))]
                     self.seen.append(found)
-                    key = _key_after(found.index)
+                    key = _key_after(found)
                     turn, matched, unmatched = found, i + 1, None
                     continue
                 unmatched = unmatched or self._reason(key, message)
@@ -219,12 +219,12 @@ class Follower:
 
     def _reach(self, turn: Turn, messages: Sequence[Message], start: int) -> int:
         """Index up to which a history goes on as calls after this turn did, which tells equal samples apart."""
-        keys, reach = [_key_after(turn.index)], start
+        keys, reach = [_key_after(turn)], start
         for i in range(start, len(messages)):
             message, turns = messages[i], list[Turn]()
             if message.role == "assistant":
                 turns = [each for key in keys for each in self._turns_at(key, message)]
-            keys = [_key_after(each.index) for each in turns] or [digest_after(key, message) for key in keys]
+            keys = [_key_after(each) for each in turns] or [digest_after(key, message) for key in keys]
             if turns or not self.records.by_input.keys().isdisjoint(keys):
                 reach = i + 1
         return reach
@@ -275,7 +275,6 @@ class Follower:
         return RootReason.EDITED if key in self.records.by_input else RootReason.HISTORY
 
 
-@lru_cache(maxsize=4096)
-def _key_after(index: int) -> bytes:
+def _key_after(turn: Turn) -> bytes:
     """Turns identify the history before them, so its messages need no digest."""
-    return digest(b"turn", index.to_bytes(8, "little"))
+    return digest(b"turn", turn.index.to_bytes(8, "little"))
