@@ -174,7 +174,8 @@ class Formats:
         """The tools and all options that decide how they are printed, in bytes."""
         if not isinstance(tools, Sequence):
             raise MessageConversionError(f"tools is {tools!r:.100}, expected a list")
-        return encode_value([list(tools), _template_kwargs(options), [str(options[name]) for name in _POLICIES]])
+        key = encode_value([list(tools), _template_kwargs(options), [str(options[name]) for name in _POLICIES]])
+        return bytes(memoryview(key))  # which is kept: bytes that orjson made hold the 4 KB that they were written in
 
     def get(self, tool_specs: Sequence[ToolSpec], options: SGLangConfig, key: bytes | None = None) -> PromptFormat:
         """The format for these tools under these options, checked once a process; `key` is their `key_of`.

@@ -9,9 +9,10 @@ import re
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar, cast
 
 from ..backends import Backend, GenerateAnswer, GenerateRequest, ScoredPrompt
 from ..exceptions import (
@@ -28,6 +29,8 @@ from ..trajectory.packed import LOGPROB_TYPECODE, TOKEN_TYPECODE, append_span
 from .plan import CallPlan
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Hashable)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds between an abort and the attempt to resume
 _CELL = 4  # bytes of an int32
@@ -208,14 +211,20 @@ class _Output:
             output_ids=self.ids,
             output_logprobs=self._logprobs,
             prompt_logprobs=self._prompt_logprobs,
-            finish=finish,
-            weight_spans=tuple(self._spans),
+            finish=finish if finish.message is not None else _one_of_equal(finish),
+            weight_spans=_one_of_equal(tuple(self._spans)),
             request_ids=tuple(self._rids),
             cached_tokens=self._cached_tokens,
             latency=self._latency,
             routed_experts=None if self._experts is None else self._experts.rows_up_to(self._rows_end()),
             sampling_mask=self._sampling_mask,
         )
+
+
+@lru_cache(maxsize=4096)
+def _one_of_equal(value: T) -> T:
+    """The first of equal values: most turns end alike, and under one version of the weights."""
+    return value
 
 
 def _prompt_logprobs(scored: ScoredPrompt, plan: CallPlan) -> array[float]:
