@@ -102,7 +102,7 @@ def add_server(parser: argparse._ActionsContainer, help: str) -> None:
     add_kind(parser)
 
 
-def add_kind(parser: argparse._ActionsContainer, help: str = "its kind (sglang)") -> None:
+def add_kind(parser: argparse._ActionsContainer, help: str = "kind of the server (sglang)") -> None:
     """Add `--backend`, the kind of server at a plain address."""
     parser.add_argument("--backend", choices=SERVERS, default=DEFAULT_SERVER, help=help)
 

@@ -108,7 +108,7 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mixed", action="store_true", help="only prompts whose rollouts differ in their reward")
     parser.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
     _add_json(parser)
-    prompts = parser.add_argument_group("prompts", "Only with --format prompts; unscored samples count for nothing.")
+    prompts = parser.add_argument_group("prompts", "Only with --format prompts; unscored samples are ignored.")
     bounds = ("LOW", "HIGH")
     prompts.add_argument("--between", nargs=2, type=number, metavar=bounds, help="only pass rates in [LOW, HIGH]")
     prompts.add_argument("--draw", type=positive, metavar="N", help="N rows, each prompt as often as its weight says")
@@ -127,9 +127,9 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `watch`."""
     help = "folder or .jsonl of a run; folder of a training; slime's log"
     parser.add_argument("run", type=existing_run, help=help)
-    parser.add_argument("--open", action="store_true", help="in the browser, on a page that follows")
+    parser.add_argument("--open", action="store_true", help="show it in the browser, on a page that updates itself")
     parser.add_argument("--port", type=int, metavar="N", help="serve that page on this port, and start no browser")
-    parser.add_argument("--tokenizer", metavar="ID", help="for its tokens (default: the run's; none: ids)")
+    parser.add_argument("--tokenizer", metavar="ID", help="for the texts of tokens (default: the run's; none: ids)")
     _add_json(parser, "look once, as JSON")
 
 
@@ -153,7 +153,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     _add_json(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="log where user code raised")
     tasks = parser.add_argument_group(
-        "container tasks", "With a folder of tasks as --data, the solution of each is run, and nothing."
+        "container tasks", "With a folder of tasks as --data: runs each task's solution, and a trial that does nothing."
     )
     tasks.add_argument("-n", "--repeats", type=positive, default=2, metavar="N", help="trials of each kind (2)")
     tasks.add_argument("--backend", default="bubblewrap", metavar="NAME", help="bubblewrap, docker, podman, ...")
@@ -161,7 +161,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     tasks.add_argument("--verifier", choices=["task", "separate", "in-place"], default="task", help="where tests run")
     tasks.add_argument("--work", nargs="+", metavar="PATH", help="paths that count as work beside the work directory")
     tasks.add_argument("--keep-processes", action="store_true", help="leave servers of the solution running for tests")
-    tasks.add_argument("--cheats", action="store_true", help="also try our own cheats on every task")
+    tasks.add_argument("--cheats", action="store_true", help="also try the built-in cheats on every task")
     tasks.add_argument("--concurrency", type=positive, default=4, metavar="N", help="trials at the same time (4)")
     tasks.add_argument("--limit", type=positive, metavar="N", help="first N tasks only")
     tasks.add_argument("-o", "--output", metavar="FOLDER", help="write report.json and tasks.txt, the sound tasks")
@@ -188,7 +188,7 @@ def add_demo(parser: argparse.ArgumentParser) -> None:
 
 def add_doctor(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `doctor`."""
-    help = "server that samples one token as for training, vllm+URL: vLLM"
+    help = "server to test: it samples one token, as for training; vllm+URL for vLLM"
     parser.add_argument("--server", action="append", default=[], metavar="URL", help=help)
     parser.add_argument("--tokenizer", metavar="ID", help="tokenizer of the servers (default: the one they name)")
     _add_json(parser)
@@ -200,7 +200,7 @@ def add_images(parser: argparse.ArgumentParser) -> None:
     pull = actions.add_parser("pull", help="fetch an image from a registry, with skopeo, podman or docker")
     pull.add_argument("image", help="its reference, as in debian:bookworm-slim")
     pull.add_argument("--name", metavar="NAME", help="another name for it here")
-    taken = actions.add_parser("import", help="take in an image that is on this machine")
+    taken = actions.add_parser("import", help="copy an image from this machine, or an archive")
     taken.add_argument("source", help="podman:NAME, docker:NAME, oci:FOLDER[:TAG], or the path of an archive or layout")
     taken.add_argument("--name", metavar="NAME", help="its name here, such as the docker_image of a task")
     build = actions.add_parser("build", help="build the Dockerfile of a task with podman or docker")

@@ -25,7 +25,7 @@ REDRAW_SECONDS = 1 / 8
 """Seconds between redraws on a terminal."""
 MESSAGE = 160
 """Characters of an error's message in a summary."""
-_WITHOUT_REWARD = "whose environment has no reward function"
+_WITHOUT_REWARD = "have no reward function"
 
 
 # ---- progress --------------------------------------------------------------------------------------------------------
@@ -192,12 +192,12 @@ def nothing_scored(path: Path, samples: int) -> tuple[Exit, str]:
             if first_error is None and result.error is not None:
                 first_error = str(result.error)
                 is_rewards = result.error.where is Phase.REWARD
-            why[f"that ended with {result.termination_reason.value}"] += 1
+            why[f"ended with {result.termination_reason.value}"] += 1
         else:
-            why[_WITHOUT_REWARD if result.reward is None else "whose reward function abstained"] += 1
-    reasons = ", ".join(f"{count} {reason}" for reason, count in why.most_common())
+            why[_WITHOUT_REWARD if result.reward is None else "were left unscored by their reward function"] += 1
+    reasons = ", ".join(f"{count} of {samples} {reason}" for reason, count in why.most_common())
     status = Exit.OK if set(why) == {_WITHOUT_REWARD} else Exit.USAGE
-    complaint = f"nothing was scored: of {samples} samples there are {reasons}"
+    complaint = f"no sample was scored: {reasons}"
     if first_error is not None:
         complaint += f" ({first_error})"
     if is_rewards:

@@ -116,7 +116,9 @@ def _extras() -> Iterator[Finding]:
     yield Finding(State.OK, ", ".join(complete) or "none")
     for extra, names in wanted.items():
         if lacking := [name for name in names if name not in installed]:
-            yield Finding(State.MISSING, f"{extra}: without {', '.join(lacking)}", install_command(extra))
+            are = "is" if len(lacking) == 1 else "are"
+            found = f"{extra}: {', '.join(lacking)} {are} not installed"
+            yield Finding(State.MISSING, found, install_command(extra))
     for name, error in broken.items():
         extras = ", ".join(extra for extra, names in wanted.items() if name in names)
         advice = f"pip install --force-reinstall {name}"
@@ -193,7 +195,7 @@ def _sandbox() -> Iterator[Finding]:
     try:
         output = asyncio.run(echo())
     except SandboxError as error:
-        yield Finding(State.MISSING, "no code can be run apart", str(error))
+        yield Finding(State.MISSING, "code cannot run in a sandbox", str(error))
         return
     if output == "inside":
         yield Finding(State.OK, "bubblewrap starts, runs a command and ends")

@@ -113,7 +113,7 @@ def _write_prompts(args: argparse.Namespace, target: Path) -> int:
     unmeasured = sum(not each.measured for each in records)
     lines = [
         f"{target}  {count} rows of {len(selected)} prompts",
-        f"left out    {left} of {len(records)} prompts; {unmeasured} have no measured rollout",
+        f"left out    {left} of {len(records)} prompts; {unmeasured} without a scored rollout",
     ]
     document = {"path": str(target), "rows": count, "prompts": len(records), "left_out": left}
     show(document, lines, as_json=args.json)

@@ -26,9 +26,11 @@ def run(args: argparse.Namespace) -> int:
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         lines.append(f"{finding.check:<14} {finding}")
         lines += [f"{'':<14} {text}" for text in (", ".join(names[:SHOWN]) + more, CHECKS[finding.check].advice)]
-    lines.append(f"{'unsound' if findings else 'healthy':<14} {len(findings)} of {len(checked)} checks found something")
+    lines.append(
+        f"{'problems' if findings else 'healthy':<14} {len(findings)} of {len(checked)} checks found something"
+    )
     if unchecked := [name for name in CHECKS if name not in checked]:
-        lines.append(f"{'not checked':<14} {', '.join(unchecked)}: the rows do not say")
+        lines.append(f"{'not checked':<14} {', '.join(unchecked)}: these rows hold no data for that")
     document = {"checked": checked, "findings": [finding.to_dict() for finding in findings]}
     show(document, lines, as_json=args.json)
     return Exit.INCOMPLETE if findings else Exit.OK

@@ -9,7 +9,7 @@ from pathlib import Path
 from strands_env.commands.terminal import explain_errors, say
 from strands_env.sandbox.images import Image, ImageStore, build_image, import_image, pull_image
 from strands_env.sandbox.images.sources import built_name
-from strands_sglang.command_line import Exit
+from strands_sglang.command_line import CommandError, Exit
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,6 +25,9 @@ def run(args: argparse.Namespace) -> int:
                 folder = Path(args.folder)  # of a Dockerfile, or of a task in Harbor's format
                 parts = [folder / "environment", folder / "tests", *sorted(folder.glob("steps/*/tests"))]
                 contexts = [part for part in parts if (part / "Dockerfile").is_file()] or [folder]
+                if not (contexts[0] / "Dockerfile").is_file():
+                    expected = "give the folder of a task, or one with a Dockerfile"
+                    raise CommandError(f"found no Dockerfile in {args.folder!r}: {expected}", Exit.FAILED)
                 for part in contexts if args.name is None else contexts[:1]:
                     _made(build_image(part, args.name or built_name(part), store))
             case "remove":

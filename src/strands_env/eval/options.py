@@ -125,10 +125,10 @@ class EvalOptions:
     reward: str | None = _environment(None, _REWARD, "--reward", metavar="HOOK")
 
     data_path: str | Path | None = _data(  # noqa: RUF009 - it makes a field
-        None, "local .jsonl, .json or .parquet; without a benchmark, of tasks", "--data", metavar="PATH"
+        None, "local .jsonl, .json or .parquet file, of tasks where no benchmark is named", "--data", metavar="PATH"
     )
     columns: Mapping[str, str] | None = _data(
-        None, "its columns, as in question=prompt,answer=solution", "--columns", metavar="MAP", type=columns_of
+        None, "columns of the data, as in question=prompt,answer=solution", "--columns", metavar="MAP", type=columns_of
     )
     limit: int | None = _data(None, "number of tasks", "--limit", metavar="N", type=positive)
     seed: int = _data(0, _SEED, "--seed", metavar="N", type=seed_number)

@@ -41,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--auto-sessions", action="store_true", help="make a session for any key (development)")
     parser.add_argument("--state", metavar="FOLDER", help="keep sessions there, so that they survive this process")
-    parser.add_argument("--state-limit", type=positive, default=16, metavar="GIB", help="most of it (%(default)s GiB)")
+    parser.add_argument(
+        "--state-limit", type=positive, default=16, metavar="GIB", help="size limit of that folder (%(default)s GiB)"
+    )
     add_former(parser, "--workers", "start several gateways behind a router that hashes the session, such as HAProxy")
     parser.add_argument("--session-ttl", type=seconds, metavar="SECONDS", help="seal sessions idle for this long")
     parser.add_argument(

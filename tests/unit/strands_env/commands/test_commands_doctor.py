@@ -61,7 +61,7 @@ def test_extras_are_whole_broken_or_missing(monkeypatch: pytest.MonkeyPatch, tmp
     findings = list(doctor._extras())
     assert one(doctor.State.OK, findings).found == "a"
     missing = one(doctor.State.MISSING, findings)
-    assert missing.found == "c: without gone" and "[c]" in (missing.advice or "")
+    assert missing.found == "c: gone is not installed" and "[c]" in (missing.advice or "")
     broken = one(doctor.State.BROKEN, findings)
     assert broken.found.startswith("b: lame cannot be imported: ModuleNotFoundError: No module named 'no_such_library'")
 

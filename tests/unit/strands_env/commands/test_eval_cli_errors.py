@@ -38,7 +38,7 @@ def test_a_resumed_run_finds_its_data_under_another_spelling(tmp_path, capsys, m
     assert "data.path: 'd.jsonl' in the file, now 'other.jsonl'" in capsys.readouterr().err
 
 
-NOTHING = "eval: nothing was scored: of 3 samples there are 3"
+NOTHING = "eval: no sample was scored: 3 of 3"
 GOOD = "create_env_factory"
 
 
@@ -46,9 +46,9 @@ GOOD = "create_env_factory"
     ("source", "env", "more", "status", "messages"),
     [
         *((name, GOOD, ["--limit", "2"], 0, ["2 of 2 prompts"]) for name in ("async_tasks", "streamed_tasks")),
-        ("three_tasks", "PlainEnv", [], 0, [f"{NOTHING} whose environment has no reward function"]),
-        ("three_tasks", "abstaining", [], 2, [f"{NOTHING} whose reward function abstained"]),
-        ("three_tasks", "unscorable", [], 2, [f"{NOTHING} that ended with reward_error (Zero", "fix the reward"]),
+        ("three_tasks", "PlainEnv", [], 0, [f"{NOTHING} have no reward function"]),
+        ("three_tasks", "abstaining", [], 2, [f"{NOTHING} were left unscored by their reward function"]),
+        ("three_tasks", "unscorable", [], 2, [f"{NOTHING} ended with reward_error (Zero", "fix the reward"]),
         ("three_tasks", "unscorable", [], 2, ["errors      reward: ZeroDivisionError 3: division by zero"]),
         ("three_tasks", "sometimes_unscorable", [], 0, ["failed on 1 of 3 samples, which", "strands-env rescore"]),
         ("three_tasks", "sometimes_unscorable", [], 0, ["2 scored, 1 unscored (1 whose reward function failed)"]),

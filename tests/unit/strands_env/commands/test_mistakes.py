@@ -447,8 +447,8 @@ def test_a_rescore_that_scores_nothing_says_why_and_is_not_in_the_way_of_the_nex
     for more, messages in (
         (["raising"], [f"the reward raised ValueError at {__file__}:{line}, in raising", "failed for every sample"]),
         (["raising", "-v"], ["Traceback (most recent call last):"]),
-        (["abstaining"], ["3 whose reward function abstained", "nothing was written"]),
-        (["abstaining", "--json"], ["3 whose reward function abstained"]),
+        (["abstaining"], ["3 of 3 were left unscored by their reward function", "nothing was written"]),
+        (["abstaining", "--json"], ["3 of 3 were left unscored by their reward function"]),
         (["not_a_number"], ["got nan"]),
         (["stopping"], ["interrupted: nothing was written"]),
     ):

@@ -321,7 +321,7 @@ def test_the_command_names_samples_and_what_to_do_and_exits_with_1(tmp_path: Pat
     output = capsys.readouterr().out
     assert "empty          8 of 12 rollouts end in an empty reply" in output
     assert "p0/1, p1/2, p1/3, p2/4, p2/5 and 3 more" in output and CHECKS["empty"].advice in output
-    assert "not checked    " in output and "drift: the rows do not say" in output
+    assert "not checked    " in output and "drift: these rows hold no data for that" in output
     assert main(["health", folder, "--tokenizer", "none", "--json"]) == 1
     [finding] = json.loads(capsys.readouterr().out)["findings"]
     assert (finding["check"], finding["count"], len(finding["samples"])) == ("empty", 8, 8)

@@ -958,6 +958,12 @@ def test_the_command_takes_in_lists_and_removes(tmp_path, monkeypatch, capsys):
         ImageSandbox("app")
 
 
+def test_a_folder_without_a_dockerfile_is_named_with_what_to_give(tmp_path, capsys):
+    for folder in (tmp_path, tmp_path / "missing"):
+        assert main(["images", "build", str(folder)]) == 1
+        assert f"found no Dockerfile in {str(folder)!r}: give the folder of a task" in capsys.readouterr().err
+
+
 def test_every_dockerfile_of_a_task_is_built_under_a_name_by_its_content(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("STRANDS_ROLLOUT_CACHE", str(tmp_path / "cache"))
     archive = saved_image(tmp_path / "image.tar", [layer({"a": "1"})])
