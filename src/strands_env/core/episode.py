@@ -40,7 +40,7 @@ from .loop_records import (
 from .metrics import event_loop_metrics_to_dict
 from .overrides import declares_action, flatten_tools, tool_mistakes
 from .scoring import computed_reward
-from .sdk_patches import current_step, end_background_tasks, inside_a_step, only_reads
+from .sdk_patches import current_step, end_background_tasks, inside_a_step, only_reads, watch_background_tasks
 from .termination import End, EpisodeTimeoutError, ErrorRecord, Outcome, Phase, TerminationReason
 from .threads import OneThread, default_threads
 from .types import (
@@ -268,7 +268,7 @@ class Episode:
         registry = agent.tool_registry.registry
         registry.update({name: limit_tool(env, tool) for name, tool in registry.items()})
         watch_agent(agent)
-        self.agents.append(agent)
+        self.add_agent(agent)
         return agent
 
     async def _run(self, agent: Agent) -> End:
@@ -378,6 +378,11 @@ class Episode:
         if not isinstance(computed, Mapping) or not all(isinstance(name, str) for name in computed):
             raise TypeError(f"compute_metrics() must give every metric a name, in a dict, got {computed!r:.200}")
         return dict(computed)
+
+    def add_agent(self, agent: Any) -> None:
+        """Let the background tasks of an agent end with the agent loop."""
+        watch_background_tasks(agent)
+        self.agents.append(agent)
 
     # ---- sub-agents --------------------------------------------------------------------------------------------------
 

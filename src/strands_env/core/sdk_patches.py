@@ -27,16 +27,17 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from types import SimpleNamespace
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import strands.event_loop.event_loop as event_loop
 import strands.event_loop.streaming as streaming
 from strands.background_tasks._background_tasks import _BackgroundTasks
+from strands.background_tasks._errors import BackgroundTaskTimeoutError
 from strands.memory.extraction.coordinator import ExtractionCoordinator
-from strands.middleware import InvokeModelStage
+from strands.middleware import ExecuteToolStage, InvokeModelStage
 from strands.middleware.stages import InvokeModelContext
 from strands.telemetry.metrics import Trace
 from strands.telemetry.tracer import Tracer
@@ -127,6 +128,25 @@ def memory_saves(agent: Any) -> list[asyncio.Task[Any]]:
     return list(coordinator._chains.values()) if isinstance(coordinator, ExtractionCoordinator) else []
 
 
+_END_SECONDS = 10.0
+_tool_tasks: WeakKeyDictionary[Any, WeakSet[asyncio.Task[Any]]] = WeakKeyDictionary()
+"""The tasks of event loops in which tools of an agent with background tasks run."""
+
+
+def watch_background_tasks(agent: Any) -> None:
+    """Know where an agent's background tasks run, for `end_background_tasks`."""
+    if isinstance(getattr(agent, "_background_tasks", None), _BackgroundTasks):
+        _tool_tasks[agent] = tasks = WeakSet[asyncio.Task[Any]]()
+        agent.add_middleware(ExecuteToolStage, partial(_note_task, tasks))
+
+
+async def _note_task(tasks: WeakSet[asyncio.Task[Any]], context: Any, next_fn: Any) -> AsyncGenerator[Any, None]:
+    if (task := asyncio.current_task()) is not None:
+        tasks.add(task)
+    async for event in next_fn(context):
+        yield event
+
+
 async def end_background_tasks(agent: Any) -> None:
     """Cancel the background tasks of an agent that are queued or running, and wait for their end.
 
@@ -142,7 +162,13 @@ async def end_background_tasks(agent: Any) -> None:
     manager = tasks._manager
     # The newest first: those that wait are not to start in the place of one that ends.
     await asyncio.gather(*(manager.cancel(task["task_id"]) for task in reversed(await manager.list())))
-    await manager.wait_for_idle(timeout=10.0)
+    await manager.wait_for_idle(timeout=_END_SECONDS)
+    # The SDK takes a tool for ended when it has asked the tool's event loop to cancel it. A sub-agent in it still ends.
+    here = asyncio.get_running_loop()
+    own = asyncio.current_task()
+    ending = [task for task in _tool_tasks.get(agent, ()) if task is not own and task.get_loop() is here]
+    if ending and (await asyncio.wait(ending, timeout=_END_SECONDS))[1]:
+        raise BackgroundTaskTimeoutError(_END_SECONDS)
 
 
 # ---- shared_history -------------------------------------------------------------------------------------------------

@@ -194,7 +194,7 @@ class _Team(HookProvider):
 
     def _subagent_made(self, event: AgentInitializedEvent) -> None:
         if (episode := Episode.current()) is not None:
-            episode.agents.append(event.agent)
+            episode.add_agent(event.agent)
         event.agent.name = SUBAGENT
         event.agent.callback_handler = self._callback_handler  # its default prints
         watch_agent(event.agent)

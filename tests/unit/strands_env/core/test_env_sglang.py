@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
-from provider_support import Replay, add, call, completion, tokenizer
+from provider_support import Replay, add, call, completion, make_agent, tokenizer
+from strands import Agent, tool
 from strands.hooks import AfterModelCallEvent
 
 from strands_env.core import Action, Environment, StepResult
@@ -114,3 +116,47 @@ async def test_a_cut_reply_has_the_reason_of_what_cut_it(options: dict[str, Any]
     result = await env.step(ACTION)
     assert sum(result.observation.tokens.loss_mask) == 3
     assert (result.termination_reason, result.error) == (reason, None)
+
+
+async def test_a_step_waits_until_a_sub_agent_in_the_background_has_ended() -> None:
+    """The SDK takes it for ended once its event loop is asked to cancel it; its last answer is in no history then."""
+    has_sampled, order = asyncio.Event(), []
+
+    async def judge(event: AfterModelCallEvent) -> None:
+        has_sampled.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.3)  # it closes what it has opened
+            order.append("sub-agent")
+
+    class Background(Environment):
+        def get_tools(self) -> list[Any]:
+            @tool
+            async def ask(question: str) -> str:
+                """Ask."""
+                agent = make_agent(self.model_for("asked"), tools=[add], system_prompt="Be asked.", hooks=[judge])
+                return str(await agent.invoke_async(question))
+
+            return [ask]
+
+        def make_agent(self, **options: Any) -> Agent:
+            background = {"always": ["ask"], "agentic": [], "wait_for_completion": False}
+            return super().make_agent(**options, background_tasks=background)
+
+        async def get_state(self) -> None:
+            order.append("state")
+
+    async def answer(ids: list[int], fields: Any) -> Any:
+        if "Be asked." in tokenizer().decode(ids):
+            return completion("Nobody reads this.")
+        if len(client.prompts) == 1:
+            return completion('<tool_call>{"name": "ask", "arguments": {"question": "?"}}</tool_call>')
+        await asyncio.wait_for(has_sampled.wait(), 10)
+        return completion("Done.")
+
+    client = Replay([answer], cycle=True)
+    env = Background(model_factory=sglang_model_factory(tokenizer=tokenizer(), client=client), reward_fn=lambda *_: 1.0)
+    result = await env.rollout(ACTION)
+    assert (result.termination_reason, order) == (TerminationReason.TASK_COMPLETE, ["sub-agent", "state"])
+    assert {path.agent_name: path.is_discarded for path in result.trajectories} == {"agent": False, "asked": True}
