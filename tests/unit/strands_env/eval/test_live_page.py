@@ -229,11 +229,12 @@ async def test_too_many_pages_are_refused_and_one_that_does_not_read_is_dropped(
         assert (await next_overview(reader))["live"]["done"] == 1  # the slow one holds up nobody
         slow.close()
         await until_streams(1)
-        monkeypatch.setattr(live_server, "SLOW_SECONDS", 0.2)
-        slow = connect_slow()
-        await until_streams(2)
-        await until_streams(1)
-        slow.close()
+        with monkeypatch.context() as patched:
+            patched.setattr(live_server, "SLOW_SECONDS", 0.2)
+            slow = connect_slow()
+            await until_streams(2)
+            await until_streams(1)
+            slow.close()
         others = [await session.get(server.address + "events") for _ in range(2)]
         refused = await session.get(server.address + "events")
         assert (refused.status, await refused.text()) == (503, "3 pages follow this run already: close one.")
