@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,14 +54,19 @@ class TrackedModel:
     role: Role = Role.SUBAGENT
     is_main: bool = False
 
-    def trajectories(self) -> list[Trajectory]:
-        """The trajectories that the model holds now."""
-        paths = trajectories_of(self.model) or ()
+    def label_paths(self, paths: Sequence[Trajectory], agents: Collection[str | None]) -> list[Trajectory]:
+        """The trajectories of the model, each with its place in the step.
+
+        Args:
+            agents: The agents that have a trajectory in the step.
+        """
         names = {path.agent_id: path.agent_name for path in paths if path.agent_name is not None}
         labelled = []
         for path in paths:
-            # A model made for an agent is that agent's, also where a tool calls it, but not its own summaries.
-            role = path.role if self.is_main or path.parent in names else self.role
+            # A model made for an agent is that agent's, also where a tool calls it, but not its own summaries. A guard
+            # that lets its agent say nothing is the only one that is heard of that agent.
+            is_silent = path.role is Role.SUMMARY and path.parent is not None and path.parent not in agents
+            role = path.role if self.is_main or path.parent in names or is_silent else self.role
             # Agents may share the main model: the path knows who asked. Others have the name they were made for.
             name = path.agent_name or names.get(path.parent) if self.is_main else None
             labels = {"agent_name": name or self.agent_name, "role": role, "is_main": self.is_main and path.is_main}
@@ -104,7 +109,9 @@ def watch_agent(agent: Any) -> None:
 
 def trajectories_of_step(models: Sequence[TrackedModel]) -> list[Trajectory]:
     """The trajectories of all models, with agents numbered from the main one: the same in every run of a rollout."""
-    paths = [path for tracked in models for path in tracked.trajectories()]
+    held = [(tracked, trajectories_of(tracked.model) or []) for tracked in models]
+    agents = {path.agent_id for _, paths in held for path in paths}
+    paths = [path for tracked, own in held for path in tracked.label_paths(own, agents)]
     ids: dict[str | None, str | None] = {None: None}
     for path in sorted(paths, key=lambda path: not path.is_main):
         if path.agent_id not in ids:

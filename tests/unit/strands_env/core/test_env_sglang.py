@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from provider_support import Replay, add, call, completion, make_agent, tokenizer
 from strands import Agent, tool
-from strands.hooks import AfterModelCallEvent
+from strands.hooks import AfterModelCallEvent, BeforeInvocationEvent
 
 from strands_env.core import Action, Environment, StepResult
 from strands_env.core.models import sglang_model_factory
@@ -160,3 +160,25 @@ async def test_a_step_waits_until_a_sub_agent_in_the_background_has_ended() -> N
     result = await env.rollout(ACTION)
     assert (result.termination_reason, order) == (TerminationReason.TASK_COMPLETE, ["sub-agent", "state"])
     assert {path.agent_name: path.is_discarded for path in result.trajectories} == {"agent": False, "asked": True}
+
+
+async def test_a_guard_of_a_model_made_for_an_agent_is_not_that_agent_where_the_agent_never_samples() -> None:
+    async def refuse(event: BeforeInvocationEvent) -> None:
+        event.cancel = str(await make_agent(event.agent.model, tools=[], name="guard").invoke_async("good?"))
+
+    class Guarded(Environment):
+        def get_tools(self) -> list[Any]:
+            @tool
+            async def ask(question: str) -> str:
+                """Ask."""
+                critic = make_agent(self.model_for("critic"), name="critic", hooks=[refuse])
+                return str(await critic.invoke_async(question))
+
+            return [ask]
+
+    asked = '<tool_call>{"name": "ask", "arguments": {"question": "?"}}</tool_call>'
+    client = Replay([completion(asked), completion("No."), completion("Done.")])
+    result = await Guarded(model_factory=sglang_model_factory(tokenizer=tokenizer(), client=client)).rollout(ACTION)
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    found = [(path.agent_name, path.role, path.trainable) for path in result.trajectories]
+    assert found == [("agent", "main", True), ("critic", "summary", False)]
