@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -12,6 +13,10 @@ from ..trajectory import LengthLimit
 
 DEFAULT_MAX_NEW_TOKENS = 2048
 """`max_new_tokens` of a call that nothing bounds."""
+
+
+_BLOCKED_SECONDS = 10.0
+"""Time after which an event loop that answers nothing counts as blocked."""
 
 
 class Bounds(NamedTuple):
@@ -60,6 +65,7 @@ class SharedBudget:
         # Reentrant: a garbage collection may end an abandoned call, and its reservation, on the thread that holds it.
         self.lock = threading.RLock()
         self.held: dict[Reservation, int] = {}
+        self.loops: dict[Reservation, asyncio.AbstractEventLoop] = {}
         self.waiting: list[Future[None]] = []
 
 
@@ -78,27 +84,53 @@ class Reservation:
     def __exit__(self, *error: object) -> None:
         with self._budget.lock:
             self._budget.held.pop(self, None)
+            self._budget.loops.pop(self, None)
             waiting, self._budget.waiting = self._budget.waiting, []
         for future in waiting:
             if future.set_running_or_notify_cancel():
                 future.set_result(None)
 
-    async def reserve(self, wanted: int | None, left: Callable[[], int]) -> int | None:
+    async def reserve(self, wanted: int | None, left: Callable[..., int]) -> int | None:
         """Hold tokens: as many as wanted (None), or the rest of the budget (their number).
 
         A call that would get less than it wants only because of what others hold waits for them: they may need less.
+        It does not wait for event loops that are blocked: one may be blocked by synchronous code that waits for this
+        call, such as a context manager that summarises.
 
         Args:
             wanted: Most tokens the call can use; None for all that is left.
-            left: Tokens left, those held by other calls included; raises when there are none.
+            left: Tokens left, without so many others as it is given; raises when there are none.
         """
         budget = self._budget
+        waits = True
         while True:
             freed: Future[None] = Future()  # before the look, for a collection here may end the last one that holds
             with budget.lock:
                 rest = left()
-                if not budget.held or (wanted is not None and wanted <= rest - sum(budget.held.values())):
+                if not waits:
+                    rest = left(sum(budget.held.values()))
+                if not waits or not budget.held or (wanted is not None and wanted <= rest - sum(budget.held.values())):
                     granted = budget.held[self] = rest if wanted is None else min(wanted, rest)
+                    budget.loops[self] = asyncio.get_running_loop()
                     return rest if granted == rest else None
                 budget.waiting.append(freed)
-            await asyncio.wrap_future(freed)
+                loops = set(budget.loops.values())
+            waits = await _came(freed, loops)
+
+
+async def _came(freed: Future[None], loops: Collection[asyncio.AbstractEventLoop]) -> bool:
+    """Wait for a share that is given back in one of these event loops; False if all of them are blocked, or closed."""
+    waiting = asyncio.wrap_future(freed)
+    try:
+        while True:
+            runs = threading.Event()
+            for loop in loops:
+                with contextlib.suppress(RuntimeError):  # closed
+                    loop.call_soon_threadsafe(runs.set)
+            await asyncio.wait({waiting}, timeout=_BLOCKED_SECONDS)
+            if waiting.done():
+                return True
+            if not runs.is_set():
+                return False
+    finally:
+        waiting.cancel()

@@ -162,9 +162,9 @@ class CallPlanner:
         limits = [config[name] for name in ("max_trajectory_tokens", "max_response_tokens", "max_sampled_tokens")]
         path_limit, response_limit, episode_limit = limits
 
-        def left_of_episode() -> int:
+        def left_of_episode(held: int = 0) -> int:
             assert episode_limit is not None
-            return _left("max_sampled_tokens", episode_limit, self._forest.sampled_tokens)
+            return _left("max_sampled_tokens", episode_limit, self._forest.sampled_tokens + held)
 
         if episode_limit is not None:
             left_of_episode()

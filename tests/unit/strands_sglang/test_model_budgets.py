@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -131,6 +131,31 @@ async def test_a_share_that_is_given_back_in_another_event_loop_is_noticed() -> 
             await asyncio.sleep(0)
             assert not waiting.done()
         assert await waiting == 3
+
+
+@pytest.mark.parametrize("held", [6, 10])
+async def test_a_call_waits_for_no_event_loop_that_waits_for_it(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strands_sglang.conversation.budget._BLOCKED_SECONDS", 0.05)
+    budget = SharedBudget()
+
+    def left(others: int = 0) -> int:
+        if others >= 10:
+            raise RuntimeError("no tokens are left")
+        return 10 - others
+
+    def summarise() -> int | None:  # as context managers do, in a thread, while the agents' event loop stands still
+        with Reservation(budget) as mine:
+            return asyncio.run(mine.reserve(8, left))
+
+    with Reservation(budget) as other, ThreadPoolExecutor() as pool:
+        await other.reserve(held, left)
+        summary = pool.submit(summarise)
+        if held == 10:
+            with pytest.raises(RuntimeError, match="no tokens are left"):
+                summary.result(20)
+        else:
+            assert summary.result(20) == 4
+    assert not budget.held and not budget.loops
 
 
 async def test_a_share_that_a_garbage_collection_gives_back_in_the_middle_of_a_look_is_noticed(monkeypatch):
