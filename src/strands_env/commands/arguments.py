@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+import os
 
 from strands_env.eval.options import GROUPS, OPTIONS, SAMPLING, SHARED, TRAIN_OPTIONS, add_options, seed_number
 from strands_sglang.command_line import (
@@ -240,7 +240,7 @@ FORMER_COMMANDS = {
 
 def existing_run(text: str) -> str:
     """The path of a run; a missing one is an error before anything heavy is loaded."""
-    if not (text.endswith(".run.json") or Path(text).exists()):  # results may be without that file
+    if not (text.endswith(".run.json") or os.path.exists(text)):  # results may be without that file
         raise CommandError(f"there are no results at {text!r}: give the folder or the .jsonl of a run", Exit.USAGE)
     return text
 

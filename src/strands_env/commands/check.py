@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     run_user_code(verbose=args.verbose, level=logging.CRITICAL)  # the findings explain it
     if args.env is None and args.benchmark is None and args.data_path is None:
         raise CommandError("nothing to check: give --env module:function, a benchmark, or --data PATH", Exit.USAGE)
-    if args.env is None and args.benchmark is None and Path(args.data_path).is_dir():
+    if args.env is None and args.benchmark is None and os.path.isdir(args.data_path):
         return _validate(args)
     work = announce("trying the environment", quiet=args.json)
     with explain_errors(ValueError, TypeError, OSError), work, rare_collections():  # imports make no garbage

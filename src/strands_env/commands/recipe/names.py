@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -40,7 +41,7 @@ def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
         merged = with_run_file(merged)
     run = merged.get("from_run")
-    if run is not None and not (run.endswith(".jsonl") or Path(run).exists()):  # x.run.json may be without results
+    if run is not None and not (run.endswith(".jsonl") or os.path.exists(run)):  # x.run.json may be without results
         raise no_saved_run(run)
     check_names(merged)
     return merged
@@ -67,7 +68,7 @@ def check_names(arguments: Mapping[str, Any]) -> None:
     if reward := arguments["reward"]:
         split_path(path_of_reward(reward), "reward")
     check_data(benchmark, data)
-    if data and benchmark in (None, DATA, *BUILT_IN) and not Path(data).exists():
+    if data and benchmark in (None, DATA, *BUILT_IN) and not os.path.exists(data):
         raise DatasetError(f"found no data file at {data!r}")
 
 
@@ -86,7 +87,7 @@ def split_path(path: str, default: str) -> tuple[str, str]:
     if default == HOOK:
         path = ENVIRONMENTS.get(path, path)
     module_name, _, attribute = path.partition(":")
-    if Path(path).suffix in (".jsonl", ".json", ".parquet") and Path(path).exists():
+    if Path(path).suffix in (".jsonl", ".json", ".parquet") and os.path.exists(path):
         raise EvalError(f"{path!r} is a file of data: give it as --data {path}")
     if module_name.endswith(".py"):
         module_path = ".".join(Path(module_name).with_suffix("").parts).lstrip(".")

@@ -12,6 +12,7 @@ Both commands read the same file, each its own keys. `RunFile` checks it; its JS
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import Field as DataclassField
@@ -210,7 +211,7 @@ def with_run_file(arguments: Mapping[str, Any]) -> dict[str, Any]:
             f"{merged['benchmark']!r} and --from-run {merged['from_run']!r} are two files of runs: give one"
         )
     path, folder = (merged.pop(names[0]) if names else None), merged.get("from_run")
-    is_training = path is None and folder is not None and (Path(folder) / LOG).is_file()
+    is_training = path is None and folder is not None and os.path.isfile(Path(folder) / LOG)
     if is_training:
         path = Path(merged.pop("from_run")) / SAVED
     if path is None:

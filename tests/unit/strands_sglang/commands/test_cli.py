@@ -137,8 +137,12 @@ def test_a_wrong_file_of_a_run_is_told_before_the_sdk_is_loaded(command: str, tm
 
 
 def test_a_missing_run_is_told_before_anything_heavy_is_loaded(tmp_path: Path) -> None:
-    missing = str(tmp_path / "missing")
+    missing, too_long = str(tmp_path / "missing"), "x" * 300  # which the system refuses to look for
     for given, said in (
+        (("report", too_long), "there are no results at"),
+        (("eval", "--from-run", too_long), "found no saved run at"),
+        (("check", "--data", too_long), "found no data file at"),
+        (("eval", "--data", f"{too_long}.jsonl"), "found no data file at"),
         (("report", missing), "there are no results at"),
         (("health", missing), "there are no results at"),
         (("compare", str(tmp_path), missing), "there are no results at"),
