@@ -44,13 +44,14 @@ MESSAGES = [
 
 EVALUATION = ("eval", "arithmetic", "-n", "4", "--temperature", "1", "--seed", "1", "--quiet")
 COMMANDS = {
-    "help": ("--help",),
-    "report": ("report", "RUN"),
-    "health": ("health", "RUN"),
-    "check": ("check", "arithmetic"),
-    "wrong name": ("eval", "arithmatic"),
-    "wrong file": ("eval", "RUN/missing.yaml"),
+    "help": (("--help",), (0,)),
+    "report": (("report", "RUN"), (0,)),
+    "health": (("health", "RUN"), (0, 1)),
+    "check": (("check", "arithmetic"), (0,)),
+    "wrong name": (("eval", "arithmatic"), (2,)),
+    "wrong file": (("eval", "RUN/missing.yaml"), (2,)),
 }
+"""Commands, and the exit statuses that they may have: 1 of `health` is a finding."""
 
 
 def ours(count: int, folder: str, concurrency: int = CONCURRENCY, seconds: float = 0, ended: Any = None) -> Any:
@@ -143,8 +144,8 @@ def run(python: str, arm: str, *options: str) -> list[Any]:
         ]
 
 
-def cpu_seconds(*command: str) -> float:
-    """User and system time of a command of `strands-env` in a process of its own."""
+def cpu_seconds(*command: str, expected: tuple[int, ...] = (0,)) -> float:
+    """User and system time of a command of `strands-env` in a process of its own, with one of these exit statuses."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     process = subprocess.Popen(
         [sys.executable, "-m", "strands_env", *command],
@@ -152,7 +153,10 @@ def cpu_seconds(*command: str) -> float:
         stderr=subprocess.DEVNULL,
         env=environment,
     )
-    used = os.wait4(process.pid, 0)[2]
+    _, status, used = os.wait4(process.pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code not in expected:
+        raise SystemExit(f"strands-env {' '.join(command)} ended with {code}, expected one of {expected}")
     return used.ru_utime + used.ru_stime
 
 
@@ -161,8 +165,8 @@ def commands(passes: int, limit: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         cost = {"evaluation": cpu_seconds(*EVALUATION, "--limit", str(limit), "-o", folder)}
         for _ in range(passes):
-            for name, words in COMMANDS.items():
-                spent = cpu_seconds(*(word.replace("RUN", folder) for word in words))
+            for name, (words, expected) in COMMANDS.items():
+                spent = cpu_seconds(*(word.replace("RUN", folder) for word in words), expected=expected)
                 cost[name] = min(cost.get(name, spent), spent)
     print_figures("commands", passes=passes, cpu_s={name: round(spent, 2) for name, spent in cost.items()})
 
