@@ -197,15 +197,11 @@ class SavedRun:
                 tokenizer=None,
                 note="Tokens are shown as ids: name the tokenizer with --tokenizer to see texts and drift.",
             )
-        from strands_sglang.backends.engine.loader import default_model_cached, default_model_path
-        from strands_sglang.backends.engine.own_models import is_own_model
-
-        if name == "smollm2" and is_own_model(name) and default_model_cached():
-            return RunTokenizer(tokenizer=_Rust(default_model_path() / "tokenizer.json"))
         from strands_sglang import get_tokenizer
+        from strands_sglang.backends.engine.own_tokenizer import own_tokenizer
 
         try:
-            return RunTokenizer(tokenizer=get_tokenizer(name))
+            return RunTokenizer(tokenizer=own_tokenizer(name) or get_tokenizer(name))
         except Exception as error:
             if tokenizer is not None:
                 cannot = (
@@ -239,24 +235,6 @@ class _Bytes:
 
     def encode(self, text: str, **options: Any) -> list[int]:
         return list(text.encode())
-
-
-class _Rust:
-    """The default model's tokenizer without its class, which adds nothing to these and loads transformers."""
-
-    def __init__(self, file: Path) -> None:
-        from tokenizers import Tokenizer
-
-        self._rust: Any = Tokenizer.from_file(str(file))
-
-    def decode(self, ids: list[int], *, skip_special_tokens: bool = False, **options: Any) -> str:
-        return str(self._rust.decode(ids, skip_special_tokens=skip_special_tokens))
-
-    def encode(self, text: str, **options: Any) -> list[int]:
-        return list(self._rust.encode(text, add_special_tokens=False).ids)
-
-    def get_added_vocab(self) -> dict[str, int]:
-        return {token.content: number for number, token in self._rust.get_added_tokens_decoder().items()}
 
 
 def read_scores(output_path: str | Path) -> ScoreTable:

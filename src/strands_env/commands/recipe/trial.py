@@ -27,6 +27,7 @@ from strands_env.testing.scripted import ScriptedModel, call, reply
 from strands_sglang import Limits, get_tokenizer
 from strands_sglang.backends.engine.loader import default_model_cached
 from strands_sglang.backends.engine.own_models import ModelLoadError
+from strands_sglang.backends.engine.own_tokenizer import own_tokenizer
 from strands_sglang.testing import ScriptedClient
 
 logger = logging.getLogger(__name__)
@@ -154,7 +155,8 @@ class TrialModels:
         self.tokenizer = None
         if tokenizer != "none":
             try:
-                self.tokenizer = get_tokenizer(tokenizer or ("smollm2" if default_model_cached() else "tiny"))
+                name = tokenizer or ("smollm2" if default_model_cached() else "tiny")
+                self.tokenizer = own_tokenizer(name) or get_tokenizer(name)
             except ImportError:
                 if tokenizer is not None:  # without the extra, a rollout still shows the rest
                     raise

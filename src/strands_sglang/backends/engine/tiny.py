@@ -24,6 +24,7 @@ VISION_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video
 VISION_FAMILIES = ("qwen2_5_vl", "qwen3_vl")
 MARK_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 """Single tokens, but ordinary text, as in the Qwen3 family."""
+SPECIAL_TOKENS = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,8 +191,20 @@ def _name_processors(folder: Path, name: str) -> None:
 
 def make_tiny_tokenizer(vocab_size: int = 1024, context_length: int = 4096, more_control: tuple[str, ...] = ()) -> Any:
     """The tokenizer of `make_tiny_model`, the same for equal arguments; `context_length` is its `model_max_length`."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(
+        tokenizer_object=train_tiny_bpe(vocab_size, more_control),
+        **SPECIAL_TOKENS,
+        model_max_length=context_length,
+        clean_up_tokenization_spaces=False,  # it changes the text of exact ids
+        chat_template=HERMES_TEMPLATE,
+    )
+
+
+def train_tiny_bpe(vocab_size: int = 1024, more_control: tuple[str, ...] = ()) -> Any:
+    """The Rust tokenizer of `make_tiny_tokenizer`."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -204,14 +217,7 @@ def make_tiny_tokenizer(vocab_size: int = 1024, context_length: int = 4096, more
     bpe.train_from_iterator(_corpus(random.Random(0)), trainer)
     bpe.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in CONTROL_TOKENS + more_control])
     bpe.add_tokens([AddedToken(text, special=False, normalized=False) for text in MARK_TOKENS])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        model_max_length=context_length,
-        clean_up_tokenization_spaces=False,  # it changes the text of exact ids
-        chat_template=HERMES_TEMPLATE,
-    )
+    return bpe
 
 
 def _corpus(rng: random.Random) -> Iterator[str]:
