@@ -104,7 +104,7 @@ class Episode:
         outer: The episode inside which this one was made.
         models: The step's models, the one of the environment's own agent first; none outside of a step.
         agents: Background tasks of these end with the agent loop; those of a parent before those of the agents that it
-            made.
+            made. Agents that have ended leave it, and come back with the next task that they begin.
         failures: Failures that the agent sees as no more than a tool result: of the last call of a sub-agent's model,
             by the model's id, and of a tool's provider.
     """
@@ -277,8 +277,8 @@ class Episode:
             try:
                 outcome = await run_with_timeout(env.interact(agent, self.action), env.step_timeout, Phase.LOOP)
             finally:
-                for member in self.agents:
-                    await end_background_tasks(member)
+                while self.agents:
+                    await end_background_tasks(self.agents.pop(0))
             if self.limiter.reached is not None:  # interact() invoked the agent itself, or went on
                 raise self.limiter.reached
         except Exception as error:
@@ -380,9 +380,10 @@ class Episode:
         return dict(computed)
 
     def add_agent(self, agent: Any) -> None:
-        """Let the background tasks of an agent end with the agent loop."""
-        watch_background_tasks(agent)
-        self.agents.append(agent)
+        """Let the background tasks of an agent end with the agent loop. A step that has ended knows none."""
+        if vars(self) and not any(agent is known for known in self.agents):
+            watch_background_tasks(agent)
+            self.agents.append(agent)
 
     # ---- sub-agents --------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 What the SDK does between two model calls grows with the turns before: it copies the history deeply, twice; writes it as
 JSON for spans that nobody records; and runs each turn inside the one before. Inside a step of an `Environment`, patches
 at the SDK's own call sites do the same with less. Agents outside a step keep the SDK as it is, and so does everybody
-under `STRANDS_ROLLOUT_PLAIN=1`.
+under `STRANDS_ROLLOUT_PLAIN=1`. The last two patches are no fast paths and always on.
 
 | patch | call site | instead |
 |---|---|---|
@@ -11,6 +11,8 @@ under `STRANDS_ROLLOUT_PLAIN=1`.
 | | `_normalize_messages` copies it again | for a model that only reads, what it changes |
 | `flat_loop` | `recurse_event_loop` runs the next turn inside this one | it runs after this one |
 | `silent_spans` | `Tracer._add_event_messages` writes JSON, then asks the span | it asks first |
+| - | `ToolExecutor` runs tools and hooks around them in tasks, where `sys.exit()` ends the process | it is an error |
+| - | `_BackgroundTasks.submit_tool_call` begins a background task | the step hears of its agent, and ends it |
 
 A patch knows the code that it was written for by its digest. Where the SDK has other code, it is not applied, and the
 step runs on the plain SDK.
@@ -34,6 +36,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import strands.event_loop.event_loop as event_loop
 import strands.event_loop.streaming as streaming
+import strands.tools.executors._executor as executor
 from strands.background_tasks._background_tasks import _BackgroundTasks
 from strands.background_tasks._errors import BackgroundTaskTimeoutError
 from strands.memory.extraction.coordinator import ExtractionCoordinator
@@ -41,26 +44,35 @@ from strands.middleware import ExecuteToolStage, InvokeModelStage
 from strands.middleware.stages import InvokeModelContext
 from strands.telemetry.metrics import Trace
 from strands.telemetry.tracer import Tracer
-from strands.types._events import StartEvent
+from strands.tools.executors import ConcurrentToolExecutor
+from strands.tools.executors._executor import ToolExecutor
+from strands.types._events import StartEvent, ToolResultEvent
 from strands.types.tools import AgentTool
 
 from strands_sglang.fast_paths import FastPath, turned_off
 
+from .deadline import wrap_exit
+from .termination import Phase
+
 current_step: ContextVar[Any] = ContextVar("strands_env_step", default=None)
-"""The step that the calling code runs in, threads and tasks started by it included; None outside."""
+"""The step that the calling code runs in, threads and tasks started by it included; None outside.
+
+`add_agent`, where it has one, is given every agent that begins a background task.
+"""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Patch:
-    """A fast path around the SDK.
+    """A fast path around the SDK, or another change to it inside a step.
 
     Attributes:
+        path: None for a change that is always on.
         names: Replaced names: owner, name there, replacement.
         relies_on: Other code of the SDK that it needs unchanged: owner and name.
         digest: Digest of the code that it was written for, as `code` gives it.
     """
 
-    path: FastPath
+    path: FastPath | None
     names: tuple[tuple[Any, str, Any], ...]
     relies_on: tuple[tuple[Any, str], ...]
     digest: str
@@ -69,7 +81,7 @@ class Patch:
         """Apply the patch, or take it back where its fast path is `off` or the SDK has other code."""
         is_on = self.path not in off and _code_digest(self) == self.digest
         for owner, name, replacement in self.names:
-            if is_on != (getattr(owner, name, None) is replacement):
+            if is_on != (vars(owner).get(name) is replacement):
                 setattr(owner, name, replacement if is_on else _ORIGINALS[owner, name])
 
     def code(self) -> str:
@@ -134,8 +146,8 @@ _tool_tasks: WeakKeyDictionary[Any, WeakSet[asyncio.Task[Any]]] = WeakKeyDiction
 
 
 def watch_background_tasks(agent: Any) -> None:
-    """Know where an agent's background tasks run, for `end_background_tasks`."""
-    if isinstance(getattr(agent, "_background_tasks", None), _BackgroundTasks):
+    """Know where an agent's background tasks run, for `end_background_tasks`. Once is enough."""
+    if isinstance(getattr(agent, "_background_tasks", None), _BackgroundTasks) and agent not in _tool_tasks:
         _tool_tasks[agent] = tasks = WeakSet[asyncio.Task[Any]]()
         agent.add_middleware(ExecuteToolStage, partial(_note_task, tasks))
 
@@ -295,6 +307,59 @@ def _add_event_messages(tracer: Tracer, span: Any, messages: Any) -> None:
         _ORIGINALS[Tracer, "_add_event_messages"](tracer, span, messages)
 
 
+# ---- tools and background tasks of any agent in a step ---------------------------------------------------------------
+
+# The tools of an environment's own agent have limits, which contain exits, too. Those of its sub-agents have none.
+
+
+def _run_tool(context: Any, *args: Any) -> AsyncGenerator[Any, None]:
+    """`_run_tool`: a tool that exits has failed."""
+    events = _ORIGINALS[executor, "_run_tool"](context, *args)
+    return events if current_step.get() is None else _failing_at_an_exit(events, context.tool_use)
+
+
+async def _failing_at_an_exit(events: AsyncGenerator[Any, None], tool_use: Any) -> AsyncGenerator[Any, None]:
+    try:
+        async for event in events:
+            yield event
+    except SystemExit as error:
+        failure = wrap_exit(error, Phase.TOOL)
+        content: list[Any] = [{"text": f"Error: {failure}"}]
+        result: Any = {"toolUseId": str(tool_use.get("toolUseId")), "status": "error", "content": content}
+        yield ToolResultEvent(result, exception=failure)
+
+
+def _stream_with_trace(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+    """`ToolExecutor._stream_with_trace`: a hook around a tool that exits has raised an error."""
+    events = _ORIGINALS[ToolExecutor, "_stream_with_trace"](*args, **kwargs)
+    return events if current_step.get() is None else _raising_at_an_exit(events)
+
+
+async def _raising_at_an_exit(events: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    try:
+        async for event in events:
+            yield event
+    except SystemExit as error:
+        raise wrap_exit(error, "hook") from error
+
+
+async def _execute_background(*args: Any) -> Any:
+    """`ToolExecutor._execute_background`: the same of a tool in the background."""
+    try:
+        return await _ORIGINALS[ToolExecutor, "_execute_background"](*args)
+    except SystemExit as error:
+        if current_step.get() is None:
+            raise
+        raise wrap_exit(error, "hook") from error
+
+
+async def _submit_tool_call(tasks: _BackgroundTasks, *args: Any, **kwargs: Any) -> Any:
+    """`_BackgroundTasks.submit_tool_call`: the step knows the agent first."""
+    if (add_agent := getattr(current_step.get(), "add_agent", None)) is not None:
+        add_agent(tasks._agent)
+    return await _ORIGINALS[_BackgroundTasks, "submit_tool_call"](tasks, *args, **kwargs)
+
+
 # ---- all of them ----------------------------------------------------------------------------------------------------
 
 
@@ -330,8 +395,29 @@ PATCHES: Final = (
         relies_on=((Tracer, "_add_event_messages"),),
         digest="38d1c1498f09249a",
     ),
+    Patch(
+        path=None,
+        names=(
+            (executor, "_run_tool", _run_tool),
+            (ToolExecutor, "_stream_with_trace", staticmethod(_stream_with_trace)),
+            (ToolExecutor, "_execute_background", _execute_background),
+        ),
+        relies_on=(
+            (executor, "_run_tool"),
+            (ToolExecutor, "_stream_with_trace"),
+            (ToolExecutor, "_execute_background"),
+            (ConcurrentToolExecutor, "_task"),
+        ),
+        digest="db1579ae360232ea",
+    ),
+    Patch(
+        path=None,
+        names=((_BackgroundTasks, "submit_tool_call", _submit_tool_call),),
+        relies_on=((_BackgroundTasks, "submit_tool_call"), (ToolExecutor, "_stream")),
+        digest="d2697196ae811d0b",
+    ),
 )
 
 _ORIGINALS: Final[dict[tuple[Any, str], Any]] = {
-    (owner, name): getattr(owner, name, None) for patch in PATCHES for owner, name, _ in patch.names
+    (owner, name): vars(owner).get(name) for patch in PATCHES for owner, name, _ in patch.names
 }

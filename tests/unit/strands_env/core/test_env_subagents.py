@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 from strands import Agent, tool
+from strands.hooks import AfterToolCallEvent, BeforeToolCallEvent, HookProvider
 from strands.multiagent import GraphBuilder, Swarm
 
 from strands_env.core import Action, Environment
 from strands_env.core.termination import TerminationReason
-from strands_env.testing import ScriptedModel, call
+from strands_env.testing import ScriptedModel, call, reply
 from strands_sglang.fast_paths import FastPath
 
 ACTION = Action(message="go")
@@ -131,6 +134,99 @@ async def test_a_turn_of_a_sub_agent_is_no_deeper_than_the_one_before() -> None:
     assert "enough" in str(result.observation.messages[2])
     assert len(depths) == 5
     assert len(set(depths[1:])) == 1
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_tool_of_a_sub_agent_that_exits_has_failed(is_async: bool) -> None:
+    """The SDK runs it in a task, and an exit that leaves a task ends the event loop, and the evaluation with it."""
+
+    async def quit_async() -> None:
+        sys.exit(3)
+
+    leave = tool(name="leave", description="Leave.")(quit_async if is_async else lambda: sys.exit(3))
+    seen: list[Any] = []
+
+    def answer(messages: Any) -> Any:
+        seen[:] = messages[-1]["content"]
+        return "enough" if "toolResult" in seen[0] else call("leave")
+
+    def helper(env: Environment) -> list[Any]:
+        return [Agent(model=ScriptedModel(answer), name="helper", tools=[leave], callback_handler=None).as_tool()]
+
+    result = await env_with(helper, call("helper", input="?"), "done").step(ACTION)
+    assert result.termination_reason is TerminationReason.TASK_COMPLETE
+    assert seen[0]["toolResult"]["status"] == "error"
+    assert seen[0]["toolResult"]["content"] == [{"text": "Error: the tool called sys.exit(3)"}]
+
+
+@pytest.mark.parametrize("kind", [BeforeToolCallEvent, AfterToolCallEvent])
+@pytest.mark.parametrize("in_background", [False, True])
+async def test_a_hook_around_a_tool_that_exits_fails_the_step(kind: Any, in_background: bool) -> None:
+    class Background(Environment):
+        def get_tools(self) -> list[Any]:
+            return [ping]
+
+        def make_agent(self, **options: Any) -> Agent:
+            if not in_background:
+                return super().make_agent(**options)
+            return super().make_agent(**options, background_tasks={"always": ["ping"], "agentic": []})
+
+        def get_hooks(self) -> list[Any]:
+            return [Exits()]
+
+    class Exits(HookProvider):
+        def register_hooks(self, registry: Any, **kwargs: Any) -> None:
+            registry.add_callback(kind, lambda event: sys.exit(3))
+
+    result = await Background(model_factory=lambda: ScriptedModel([call("ping"), "done", "done"])).step(ACTION)
+    if in_background and kind is AfterToolCallEvent:  # the SDK makes a failed task of it
+        assert result.termination_reason is TerminationReason.TASK_COMPLETE
+        assert "the hook called sys.exit(3)" in str(result.observation.messages)
+    else:
+        assert result.termination_reason is TerminationReason.TOOL_ERROR
+        assert result.error.message == "the hook called sys.exit(3)"
+
+
+async def test_background_tasks_of_an_agent_that_nobody_knows_end_with_the_step() -> None:
+    """An agent that a tool makes, and that does not wait for its tasks: they ran beside the reward and `cleanup`."""
+    begun, order = asyncio.Event(), []
+
+    @tool
+    async def linger(first: bool) -> str:
+        """Linger."""
+        if first:
+            begun.set()
+        try:
+            return await asyncio.Event().wait() or ""
+        finally:
+            await asyncio.sleep(0.1)  # it closes what it has opened
+            order.append("linger")
+
+    class Team(Environment):
+        def get_tools(self) -> list[Any]:
+            @tool
+            async def ask() -> str:
+                """Ask."""
+                background = {"always": ["linger"], "agentic": [], "wait_for_completion": False, "max_concurrency": 1}
+                both = reply("", call("linger", first=True), call("linger", first=False))
+                agent = Agent(
+                    model=ScriptedModel([both, "asked"]),
+                    tools=[linger],
+                    background_tasks=background,
+                    callback_handler=None,
+                )
+                answer = str(await agent.invoke_async("?"))
+                await asyncio.wait_for(begun.wait(), 10)
+                return answer
+
+            return [ask]
+
+        async def get_state(self) -> None:
+            order.append("state")
+
+    env = Team(model_factory=lambda: ScriptedModel([call("ask"), "done"]), reward_fn=lambda *_: 1.0)
+    result = await env.rollout(ACTION)
+    assert (result.termination_reason, order) == (TerminationReason.TASK_COMPLETE, ["linger", "state"])
 
 
 async def test_models_of_sub_agents_come_from_the_same_factory_within_the_same_budget() -> None:
