@@ -157,7 +157,8 @@ def _numerals(text: str) -> tuple[tuple[Numeral, ...], Numeral | None, str]:
         text = _IN_WORDS.sub(
             lambda found: found[0] if (value := number_in_words(found[0])) is None else str(value), text
         )
-    text = _EITHER.sub(lambda pair: pair[1] if _value(pair[1]) == _value(pair[2]) != "" else pair[0], text)
+    if "or" in text:
+        text = _EITHER.sub(lambda pair: pair[1] if _value(pair[1]) == _value(pair[2]) != "" else pair[0], text)
     found: list[Numeral] = []
     answer: Numeral | None = None
     is_stated, rest, end, place = False, "", 0, 0
