@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 try:
-    import strands_sglang.compat  # noqa: F401 - upstream's package has none
+    from strands_sglang.compat import names_on_use  # upstream's package has no such module
 except ImportError as error:
     raise ImportError(
         "the installed strands_sglang does not belong to strands-rollout: pip uninstall strands-sglang strands-env, "
@@ -42,10 +41,5 @@ __all__ = [
     "TokenObservation",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    # The SDK alone takes 0.4 s to import, and a command's help needs nothing of it.
-    if name != "core" and name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    core = import_module(f"{__name__}.core")
-    return core if name == "core" else getattr(core, name)
+# The SDK alone takes 0.4 s to import, and a command's help needs nothing of it.
+__getattr__, __dir__ = names_on_use(__name__, {".core": __all__})

@@ -4,11 +4,9 @@ A name is imported when it is first used: a command that needs none of them star
 `limiter`, `rollout`, `sglang`, `token` and `utils` have upstream's names and hold nothing of their own.
 """
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .compat import warn_of_upstream
+from .compat import names_on_use, warn_of_upstream
 
 warn_of_upstream()
 
@@ -100,33 +98,21 @@ __all__ = [
     "register_tool_parser",
 ]
 
-# The module of a name; names that are missing here are in `exceptions`.
-_HOMES = {
-    **dict.fromkeys(("get_client", "get_client_from_slime_args", "get_tokenizer"), "backends.clients"),
-    "SGLangClient": "backends.sglang.client",
-    "VLLMClient": "backends.vllm",
-    **dict.fromkeys(("LoopLimiter", "LoopLimitReachedError"), "limiter"),
-    **dict.fromkeys(("SGLangModel", "TokenModel"), "model"),
-    "Limits": "limits",
-    "Rollout": "rollout",
-    "ToolLimiter": "tool_limiter",
-    **dict.fromkeys(("ToolParser", "ToolParseResult", "get_tool_parser", "register_tool_parser"), "tool_parsers"),
-    **dict.fromkeys(("Token", "TokenManager", "Trajectory", "TrajectoryForest", "WeightSpan"), "trajectory"),
-    "decode_routed_experts": "trajectory.packed",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # The SDK alone takes 0.4 s to import, so a command that needs none of these names does without it.
-    if name in __all__:
-        value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}"), name)
-    elif not name.startswith("_") and find_spec(f"{__name__}.{name}"):
-        value = import_module(f"{__name__}.{name}")  # `import strands_sglang; strands_sglang.client` works upstream
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+# The SDK alone takes 0.4 s to import, so a command that needs none of these names does without it.
+__getattr__, __dir__ = names_on_use(
+    __name__,
+    {
+        ".exceptions": __all__,  # but for these:
+        ".backends.clients": ("get_client", "get_client_from_slime_args", "get_tokenizer"),
+        ".backends.sglang.client": ("SGLangClient",),
+        ".backends.vllm": ("VLLMClient",),
+        ".limiter": ("LoopLimiter", "LoopLimitReachedError"),
+        ".model": ("SGLangModel", "TokenModel"),
+        ".limits": ("Limits",),
+        ".rollout": ("Rollout",),
+        ".tool_limiter": ("ToolLimiter",),
+        ".tool_parsers": ("ToolParser", "ToolParseResult", "get_tool_parser", "register_tool_parser"),
+        ".trajectory": ("Token", "TokenManager", "Trajectory", "TrajectoryForest", "WeightSpan"),
+        ".trajectory.packed": ("decode_routed_experts",),
+    },
+)

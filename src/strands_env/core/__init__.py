@@ -31,8 +31,9 @@ for evaluators and trainers.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from strands_sglang.compat import names_on_use
 
 if TYPE_CHECKING:
     from strands_sglang.backends.engine.smollm2 import worked_example
@@ -85,23 +86,17 @@ __all__ = [
     "worked_example",
 ]
 
-# The module of a name; names that are missing here are in `types`.
-_HOMES = {
-    "Environment": ".environment",
-    **dict.fromkeys(("Metrics", "ToolMetrics"), ".metrics"),
-    "ModelFactory": ".models",
-    "Role": "strands_sglang.trajectory",
-    "worked_example": "strands_sglang.backends.engine.smollm2",
-    **dict.fromkeys(("FunctionReward", "RewardCallable"), ".scoring"),
-    **dict.fromkeys(
-        ("End", "EpisodeTimeoutError", "ErrorRecord", "Outcome", "Phase", "TerminationReason"), ".termination"
-    ),
-}
-
-
-def __getattr__(name: str) -> Any:
-    # The options of a command are in this package, and its help needs nothing of the SDK.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value = getattr(import_module(_HOMES.get(name, ".types"), __name__), name)
-    return value
+# The options of a command are in this package, and its help needs nothing of the SDK.
+__getattr__, __dir__ = names_on_use(
+    __name__,
+    {
+        ".types": __all__,  # but for these:
+        ".environment": ("Environment",),
+        ".metrics": ("Metrics", "ToolMetrics"),
+        ".models": ("ModelFactory",),
+        "strands_sglang.trajectory": ("Role",),
+        "strands_sglang.backends.engine.smollm2": ("worked_example",),
+        ".scoring": ("FunctionReward", "RewardCallable"),
+        ".termination": ("End", "EpisodeTimeoutError", "ErrorRecord", "Outcome", "Phase", "TerminationReason"),
+    },
+)

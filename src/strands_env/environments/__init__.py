@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from strands_sglang.compat import names_on_use
 
 if TYPE_CHECKING:
     from .calculator import CalculatorEnv
@@ -42,26 +43,21 @@ __all__ = [
     "WebSearch",
 ]
 
-# The module of each name; four need a package of their own.
-_HOMES = {
-    "CalculatorEnv": ".calculator",
-    **dict.fromkeys(("ActorUser", "ChatEnv", "ModelUser", "ScriptedUser", "SimulatedUser"), ".chat"),
-    **dict.fromkeys(("CodeMode", "CodeSandboxEnv"), ".code_sandbox"),
-    "HarborEnv": ".harbor",
-    **dict.fromkeys(("Harness", "HarnessEnvironment"), ".harness"),
-    "InspectEnvironment": ".inspect",
-    "MathEnv": ".math",
-    **dict.fromkeys(("MCPEnv", "MCPTools"), ".mcp"),
-    "OpenEnvEnvironment": ".openenv",
-    **dict.fromkeys(("Page", "SearchEnv", "SearchError", "SearchHit", "SearchProvider", "WebSearch"), ".search"),
-    "StrandsHarnessEnv": ".strands_harness",
-    "VerifiersEnvironment": ".verifiers_env",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # A calculator needs neither an HTTP client nor sandboxes, which are not on every system.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value = getattr(import_module(_HOMES[name], __name__), name)
-    return value
+# A calculator needs neither an HTTP client nor sandboxes, which are not on every system.
+__getattr__, __dir__ = names_on_use(
+    __name__,
+    {
+        ".calculator": ("CalculatorEnv",),
+        ".chat": ("ActorUser", "ChatEnv", "ModelUser", "ScriptedUser", "SimulatedUser"),
+        ".code_sandbox": ("CodeMode", "CodeSandboxEnv"),
+        ".harbor": ("HarborEnv",),
+        ".harness": ("Harness", "HarnessEnvironment"),
+        ".inspect": ("InspectEnvironment",),
+        ".math": ("MathEnv",),
+        ".mcp": ("MCPEnv", "MCPTools"),
+        ".openenv": ("OpenEnvEnvironment",),
+        ".search": ("Page", "SearchEnv", "SearchError", "SearchHit", "SearchProvider", "WebSearch"),
+        ".strands_harness": ("StrandsHarnessEnv",),
+        ".verifiers_env": ("VerifiersEnvironment",),
+    },
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from strands_sglang.compat import names_on_use
 
 if TYPE_CHECKING:
     from strands_env.core.attempts import RetryPolicy
@@ -80,34 +81,38 @@ __all__ = [
     "verify_run",
 ]
 
-# The module of a name; names that are missing here are in `errors`.
-_HOMES = {
-    "AIMEEvaluator": ".benchmarks.mathematics",
-    **dict.fromkeys(("Benchmark", "HubDataset"), ".run.benchmark"),
-    **dict.fromkeys(("EnvFactory", "LocalExecutor"), "strands_env.core.rollout"),
-    "EvalOptions": "strands_env.eval.options",
-    "EvalSample": ".sample",
-    "Evaluator": ".run.evaluator",
-    "Executor": ".run.sampling",
-    **dict.fromkeys(
-        ("MetricFn", "MetricFunction", "RunSummary", "ScoreTable", "compare", "pass_at_k_metric", "summarize"),
-        ".metrics",
-    ),
-    **dict.fromkeys(("Progress", "ProgressState"), ".run.progress"),
-    "RetryPolicy": "strands_env.core.attempts",
-    **dict.fromkeys(("Verification", "verify_run"), ".verify"),
-    **dict.fromkeys(
-        ("describe_benchmarks", "get_benchmark", "list_benchmarks", "list_unavailable_benchmarks", "register_eval"),
-        ".registry",
-    ),
-    "read_results": ".store",
-    **dict.fromkeys(("SavedRun", "read_scores"), ".saved"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    # A report needs neither the evaluator nor an HTTP client, and a wrong name given to `eval` not even the SDK.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value = getattr(import_module(_HOMES.get(name, ".errors"), __name__), name)
-    return value
+# A report needs neither the evaluator nor an HTTP client, and a wrong name given to `eval` not even the SDK.
+__getattr__, __dir__ = names_on_use(
+    __name__,
+    {
+        ".errors": __all__,  # but for these:
+        ".benchmarks.mathematics": ("AIMEEvaluator",),
+        ".run.benchmark": ("Benchmark", "HubDataset"),
+        "strands_env.core.rollout": ("EnvFactory", "LocalExecutor"),
+        ".options": ("EvalOptions",),
+        ".sample": ("EvalSample",),
+        ".run.evaluator": ("Evaluator",),
+        ".run.sampling": ("Executor",),
+        ".metrics": (
+            "MetricFn",
+            "MetricFunction",
+            "RunSummary",
+            "ScoreTable",
+            "compare",
+            "pass_at_k_metric",
+            "summarize",
+        ),
+        ".run.progress": ("Progress", "ProgressState"),
+        "strands_env.core.attempts": ("RetryPolicy",),
+        ".verify": ("Verification", "verify_run"),
+        ".registry": (
+            "describe_benchmarks",
+            "get_benchmark",
+            "list_benchmarks",
+            "list_unavailable_benchmarks",
+            "register_eval",
+        ),
+        ".store": ("read_results",),
+        ".saved": ("SavedRun", "read_scores"),
+    },
+)

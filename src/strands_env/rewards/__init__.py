@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from strands_sglang.compat import names_on_use
 
 if TYPE_CHECKING:
     from .choice_reward import ChoiceReward
@@ -43,24 +44,17 @@ __all__ = [
     "turns_of",
 ]
 
-# The module of each name.
-_HOMES = {
-    "ChoiceReward": ".choice_reward",
-    **dict.fromkeys(("actions_from_cases", "from_evaluator"), ".evaluators"),
-    **dict.fromkeys(("CorrectnessJudgeReward", "LLMJudgeReward"), ".llm_judge_reward"),
-    **dict.fromkeys(("ExactMatchReward", "FormatReward", "NumberReward", "RegexMatchReward"), ".matching"),
-    **dict.fromkeys(("MathRewardFunction", "close_math_workers"), ".math_reward"),
-    **dict.fromkeys(("RewardExamples", "RewardProof", "TaskProof", "TaskVerdict", "prove_reward"), ".proof"),
-    **dict.fromkeys(
-        ("AgentTurn", "Aggregate", "Placement", "ToolUseReward", "TurnReward", "token_rewards", "turns_of"), ".turns"
-    ),
-    **dict.fromkeys(("AbstainPolicy", "WeightedReward"), ".weighted"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    # The process that verifies mathematics imports a module of this package and nothing beside it.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value = getattr(import_module(_HOMES[name], __name__), name)
-    return value
+# The process that verifies mathematics imports a module of this package and nothing beside it.
+__getattr__, __dir__ = names_on_use(
+    __name__,
+    {
+        ".choice_reward": ("ChoiceReward",),
+        ".evaluators": ("actions_from_cases", "from_evaluator"),
+        ".llm_judge_reward": ("CorrectnessJudgeReward", "LLMJudgeReward"),
+        ".matching": ("ExactMatchReward", "FormatReward", "NumberReward", "RegexMatchReward"),
+        ".math_reward": ("MathRewardFunction", "close_math_workers"),
+        ".proof": ("RewardExamples", "RewardProof", "TaskProof", "TaskVerdict", "prove_reward"),
+        ".turns": ("AgentTurn", "Aggregate", "Placement", "ToolUseReward", "TurnReward", "token_rewards", "turns_of"),
+        ".weighted": ("AbstainPolicy", "WeightedReward"),
+    },
+)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from strands_env.rewards.proof import answered
+from typing import TYPE_CHECKING
 
-from .contracts import EnvironmentContract, RewardContract, RewardFunctionContract
-from .sandboxes import SandboxContract
-from .scripted import ScriptedCall, ScriptedModel, ScriptedReply, call, reply
+from strands_sglang.compat import names_on_use
+
+if TYPE_CHECKING:
+    from strands_env.rewards.proof import answered
+
+    from .contracts import EnvironmentContract, RewardContract, RewardFunctionContract
+    from .sandboxes import SandboxContract
+    from .scripted import ScriptedCall, ScriptedModel, ScriptedReply, call, reply
 
 __all__ = [
     "EnvironmentContract",
@@ -20,3 +25,14 @@ __all__ = [
     "call",
     "reply",
 ]
+
+# A scripted model needs no sandbox.
+__getattr__, __dir__ = names_on_use(
+    __name__,
+    {
+        "strands_env.rewards.proof": ("answered",),
+        ".contracts": ("EnvironmentContract", "RewardContract", "RewardFunctionContract"),
+        ".sandboxes": ("SandboxContract",),
+        ".scripted": ("ScriptedCall", "ScriptedModel", "ScriptedReply", "call", "reply"),
+    },
+)

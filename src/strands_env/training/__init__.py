@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from strands_sglang.compat import names_on_use
 
 if TYPE_CHECKING:
     from strands_sglang.trajectory import SamplingMask
@@ -37,23 +38,18 @@ __all__ = [
     "weigh_rollouts",
 ]
 
-# The module of a name.
-_HOMES = {
-    "SamplingMask": "strands_sglang.trajectory",
-    **dict.fromkeys(("group_advantages", "turn_advantages", "weigh_rollouts"), ".advantages"),
-    **dict.fromkeys(("samples_from_model", "samples_from_step"), ".build"),
-    "collect_rollouts": ".driver",
-    "image_inputs": ".export",
-    **dict.fromkeys(("TrainingLogError", "read_training"), ".log"),
-    **dict.fromkeys(("InvalidSampleError", "TrainingSample", "load_samples", "save_samples"), ".sample"),
-    "score_with_teacher": ".teacher",
-    **dict.fromkeys(("RolloutTree", "TreeNode"), ".tree"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    # What looks at the log of a training needs neither numpy nor the SDK.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value = getattr(import_module(_HOMES[name], __name__), name)
-    return value
+# What looks at the log of a training needs neither numpy nor the SDK.
+__getattr__, __dir__ = names_on_use(
+    __name__,
+    {
+        "strands_sglang.trajectory": ("SamplingMask",),
+        ".advantages": ("group_advantages", "turn_advantages", "weigh_rollouts"),
+        ".build": ("samples_from_model", "samples_from_step"),
+        ".driver": ("collect_rollouts",),
+        ".export": ("image_inputs",),
+        ".log": ("TrainingLogError", "read_training"),
+        ".sample": ("InvalidSampleError", "TrainingSample", "load_samples", "save_samples"),
+        ".teacher": ("score_with_teacher",),
+        ".tree": ("RolloutTree", "TreeNode"),
+    },
+)

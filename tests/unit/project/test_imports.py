@@ -246,6 +246,27 @@ def test_the_provider_loads_its_names_when_they_are_used_and_little_beside_the_s
     assert "numpy" not in client
 
 
+LAZY = ["strands_env.core", "strands_env.environments", "strands_env.eval", "strands_env.rewards"]
+LAZY += ["strands_env.testing", "strands_env.training", "strands_env", "strands_sglang"]
+
+
+def test_packages_list_names_that_are_not_imported_yet_and_refuse_others() -> None:
+    names = ", ".join(LAZY)
+    listed, loaded = modules_after(
+        f"import {names}\nfor each in {names}:\n"
+        "    assert {'__name__', *each.__all__} <= set(dir(each)), each\n"
+        "    try:\n        each.nothing\n"
+        "    except AttributeError as error:\n"
+        "        assert str(error) == f'module {each.__name__!r} has no attribute {chr(39)}nothing{chr(39)}'\n"
+        "    else:\n        raise AssertionError(each)",
+        f"for each in {names}:\n    exec(f'from {{each.__name__}} import *', space := {{}})\n"
+        "    assert all(space[name] is vars(each)[name] for name in each.__all__), each\n"
+        "assert strands_sglang.client.SGLangClient is strands_sglang.SGLangClient",
+    )
+    ours = {name for name in listed if name.startswith("strands_")}
+    assert ours == {*LAZY, "strands_sglang.compat"} and "strands_env.eval.run" in loaded
+
+
 @pytest.mark.parametrize(
     ("command", "names"), [("strands_sglang", ["doctor", "gateway", "drift"]), ("strands_env", ENV_COMMANDS)]
 )
