@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeAlias
 from uuid import UUID
 
 import orjson
+import pydantic_core
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationInfo
 
 from strands_sglang.exceptions import refuse_unknown
@@ -41,6 +42,7 @@ from strands_sglang.secret_names import is_secret_name, without_secrets
 from strands_sglang.trajectory.message import digest as digest_bytes
 
 _AS_TEXT = (complex, date, time, timedelta, Decimal, Fraction, PurePath, UUID)
+_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 _LONGEST = 160
 _PART = 120
 _ATOMS = frozenset({str, int, float, bool, type(None), bytes})  # immutable, so shared with a copy
@@ -59,6 +61,19 @@ def copy_data(value: Any) -> Any:
 def canonical(value: Any) -> bytes:
     """JSON with sorted keys, so that equal values are equal bytes; `TypeError` for a value that is not JSON."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+
+
+def strict_json(value: Any, options: int = 0) -> bytes | None:
+    """JSON of a value of nothing but JSON values, the bytes that pydantic writes; None for any other.
+
+    `orjson` refuses most others, and writes some in its own way, such as nan as null: these do not read back equal.
+    None, too, for one of more levels than pydantic reads.
+    """
+    try:
+        text = orjson.dumps(value, option=options | _STRICT)
+        return text if pydantic_core.from_json(text) == value else None
+    except (TypeError, ValueError):
+        return None
 
 
 def plain(value: Any, where: str = "it", leaf: Callable[[Any], Any] | None = None) -> Any:
@@ -121,7 +136,8 @@ def plain(value: Any, where: str = "it", leaf: Callable[[Any], Any] | None = Non
 
 def identity(value: Any, where: str = "it", leaf: Callable[[Any], Any] | None = None) -> bytes:
     """Bytes that are equal for equal content; arguments and errors are those of `plain`."""
-    return canonical(plain(value, where, leaf))
+    # Of JSON values `plain` changes nothing.
+    return strict_json(value, orjson.OPT_SORT_KEYS) or canonical(plain(value, where, leaf))
 
 
 def shown(value: Any) -> Any:

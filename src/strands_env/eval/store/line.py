@@ -31,10 +31,11 @@ from strands_env.core import (
     RewardResult,
     StepResult,
     TaskContext,
+    TerminationReason,
     TokenObservation,
     Trajectory,
 )
-from strands_env.core.jsonable import MARKS, STORED_CONTEXT, exact, readable
+from strands_env.core.jsonable import MARKS, STORED_CONTEXT, exact, readable, strict_json
 from strands_env.core.types import check_name, check_state, shared_text
 from strands_env.eval.errors import StoreCorruptError, StoreError
 from strands_env.eval.sample import EvalSample
@@ -146,17 +147,23 @@ def write_sample(sample: EvalSample) -> Line:
     has_tokens = result.observation.tokens is not None or result.trajectories
     tokens = _pack_tokens(result) if has_tokens else None
     ending = b"" if tokens is None else b',"tokens":' + orjson.dumps(tokens)
+    is_usual = _is_usual(sample)
 
-    def finish(action: bytes, result: bytes) -> Line:
-        body = b"".join((orjson.dumps(head)[:-1], _BODY, action, b',"step_result":', result, ending))
-        line = lines.finish_line(body)
-        if not _is_readable(sample, body):  # assignments to fields are not validated
+    def finish(body: bytes, is_readable: bool) -> Line:
+        line = lines.finish_line(body + ending)
+        if not is_readable:  # assignments to fields are not validated
             _parse(line)
         return Line(line, _to_entry(head, 0, len(line)))
 
+    def join(action: bytes, result: bytes) -> Line:
+        body = b"".join((orjson.dumps(head)[:-1], _BODY, action, b',"step_result":', result))
+        return finish(body, is_usual and _is_shallow(sample, body))
+
+    if is_usual and (text := strict_json(head | _usual_fields(sample))) and MARKS.search(text) is None:
+        return finish(text[:-1], is_readable=True)
     try:
         # A field of another type than its own would be written, but not read: an error, where pydantic only warns.
-        return finish(
+        return join(
             action.__pydantic_serializer__.to_json(action, warnings="error"),
             result.__pydantic_serializer__.to_json(result, exclude=_LARGE, warnings="error"),
         )
@@ -167,57 +174,103 @@ def write_sample(sample: EvalSample) -> Line:
         observation = result.observation.model_copy(update={"tokens": None, "tools": None})
         parts = readable(result.model_copy(update={"observation": observation, "trajectories": [], "state": None}))
         parts["state"] = exact(check_state(result.state))  # exact, or not at all: a reward may judge it again
-        return finish(action_json, json.dumps(parts).encode())
+        return join(action_json, json.dumps(parts).encode())
     except (StoreError, ValueError, TypeError, RecursionError, AttributeError) as error:
         failure.add_note(str(error))
     text = f"the result cannot be saved: {type(failure).__name__}: {readable(str(failure))[:1000]}"
     record = ErrorRecord(type=type(failure).__name__, message=text, traceback="", where=Phase.LOOP)
     end = replace(result.end, error=record)
     kept = StepResult(observation=Observation(), reward=RewardResult(reward=reward) if is_scored else None, end=end)
-    return finish(action_json, kept.to_json().encode())
+    return join(action_json, kept.to_json().encode())
 
 
 _USUAL = (Action, TaskContext, StepResult, Observation, End)
-_USUAL_FIELDS = (str, str, list, list, dict, Outcome, str, str, str, int, int, float)
+_USUAL_FIELDS = (str, str, list, list, dict, list, TerminationReason, Outcome, str, str, str, int, int, float)
+_USUAL_REWARD = (dict, dict, list)
 _LEVELS = 190  # of a part of a line: pydantic reads 200 of a whole one
 
 
-def _is_readable(sample: EvalSample, body: bytes) -> bool:
-    """True where a reader can read what was written of a sample, told from its types at a tenth of the cost of a parse.
+def _is_usual(sample: EvalSample) -> bool:
+    """True where a reader can read what is written of a sample, told from its types at a tenth of the cost of a parse.
 
     Pydantic does not check all that it writes. So each field is looked at that an assignment can change; of values that
-    JSON holds as they are, only their levels count. False for any but a usual sample.
+    JSON holds as they are, only their levels count, which `_is_shallow` tells.
     """
-    action, result = sample.action, sample.step_result
-    context, observation, reward, end = action.task_context, result.observation, result.reward, result.end
-    if (type(action), type(context), type(result), type(observation), type(end)) != _USUAL:
-        return False
-    messages, history = observation.messages, context.conversation_history
-    fields = (action.message, context.id, history, messages, observation.metrics, end.outcome)
-    head = (sample.id, sample.prompt_id, sample.task_digest, sample.index, sample.attempts, sample.duration_s)
-    found = map(type, fields + head)
-    if tuple(found) != _USUAL_FIELDS or not all(type(message) is dict for message in (*messages, *history)):
-        return False
-    if not (observation.history is result.state is result.cleanup_error is end.error is None):
-        return False
-    if not (_is_optional(sample.place, int) and _is_optional(observation.system_prompt, str)):
-        return False
-    if result.tool_errors != [] or not math.isfinite(sample.duration_s):
-        return False
-    if reward is not None:
-        if type(reward) is not RewardResult or type(reward.info) is not dict:
-            return False
-        if not _is_optional(reward.reward, float) or not math.isfinite(reward.reward or 0.0):
-            return False
-        if (reward.turn_rewards, reward.span_rewards, reward.error) != ({}, [], None):
-            return False
-    others = {**context.__dict__, **(context.__pydantic_extra__ or {}), "conversation_history": None}
     try:
+        action, result = sample.action, sample.step_result
+        context, observation, reward, end = action.task_context, result.observation, result.reward, result.end
+        if (type(action), type(context), type(result), type(observation), type(end)) != _USUAL:
+            return False
+        messages, history, errors = observation.messages, context.conversation_history, result.tool_errors
+        fields = (action.message, context.id, history, messages, observation.metrics, errors, end.reason, end.outcome)
+        head = (sample.id, sample.prompt_id, sample.task_digest, sample.index, sample.attempts, sample.duration_s)
+        if tuple(map(type, fields + head)) != _USUAL_FIELDS or errors:
+            return False
+        if not {*map(type, messages), *map(type, history)} <= {dict}:
+            return False
+        if not (observation.history is result.state is result.cleanup_error is end.error is None):
+            return False
+        if not (_is_optional(sample.place, int) and _is_optional(observation.system_prompt, str)):
+            return False
+        if not math.isfinite(sample.duration_s):
+            return False
+        if reward is not None:
+            if type(reward) is not RewardResult or not _is_optional(reward.reward, float):
+                return False
+            if (type(reward.info), type(reward.turn_rewards), type(reward.span_rewards)) != _USUAL_REWARD:
+                return False
+            if not math.isfinite(reward.reward or 0.0) or reward.turn_rewards or reward.span_rewards:
+                return False
+            if reward.error is not None:
+                return False
         for name in context.__pydantic_extra__ or ():
             check_name(TaskContext, name)
-        parts = (*messages, *history, others, observation.metrics, reward and reward.info)
-        return _count_levels(body) <= _LEVELS or all(_count_levels(orjson.dumps(part)) <= _LEVELS for part in parts)
-    except (TypeError, ValueError):  # such as bytes, or a name that no field may have
+    except (AttributeError, TypeError, ValueError):  # such as a name that no field may have
+        return False
+    return True
+
+
+def _usual_fields(sample: EvalSample) -> dict[str, Any]:
+    """What pydantic writes of a usual sample, as JSON values; for its parts in the same order."""
+    action, result = sample.action, sample.step_result
+    context, observation, end = action.task_context, result.observation, result.end
+    reward = None
+    if result.reward is not None:
+        known = {"turn_rewards": {}, "span_rewards": [], "error": None}
+        reward = {"reward": result.reward.reward, "info": result.reward.info, **known}
+    return {
+        "action": {
+            "message": action.message,
+            "task_context": {**context.__dict__, **(context.__pydantic_extra__ or {})},
+        },
+        "step_result": {
+            "observation": {
+                "messages": observation.messages,
+                "metrics": observation.metrics,
+                "system_prompt": observation.system_prompt,
+                "history": None,
+            },
+            "reward": reward,
+            "state": None,
+            "cleanup_error": None,
+            "tool_errors": [],
+            "termination_reason": end.reason.value,
+            "outcome": end.outcome.value,
+            "error": None,
+        },
+    }
+
+
+def _is_shallow(sample: EvalSample, body: bytes) -> bool:
+    """True where no part of what was written of a usual sample has more levels than a reader follows."""
+    if _count_levels(body) <= _LEVELS:
+        return True
+    context, observation, reward = sample.action.task_context, sample.step_result.observation, sample.step_result.reward
+    others = {**context.__dict__, **(context.__pydantic_extra__ or {}), "conversation_history": None}
+    parts = (*observation.messages, *context.conversation_history, others, observation.metrics, reward and reward.info)
+    try:
+        return all(_count_levels(orjson.dumps(part)) <= _LEVELS for part in parts)
+    except TypeError:  # such as bytes
         return False
 
 

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import enum
 import json
 import math
 import os
 import re
 import threading
+import uuid
+from datetime import date
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from strands_env.core import End, Outcome, TerminationReason, Trajectory
+from strands_env.core import End, Outcome, StepResult, TerminationReason, Trajectory
 from strands_env.eval import StoreCorruptError, StoreError, StoreLockedError, read_results, verify_run
 from strands_env.eval.errors import ConfigMismatchError
 from strands_env.eval.store import (
@@ -412,6 +416,52 @@ def test_a_usual_sample_is_not_parsed_to_be_written(monkeypatch):
     made.step_result.observation.metrics = ["none"]
     write_sample(made)
     assert parsed
+
+
+class Name(enum.StrEnum):
+    A = "a"
+
+
+WRITTEN = (
+    *(*ODD, 2**63, -(2**63) - 1, 0.1, 1e16, 1e-7, 5e-324, -0.0, (1, 2), Name.A, uuid.UUID(int=5), Path("a")),
+    *('"\\\x00\x1f\x7f\u2028\u00e9\U0001f600', "lone \ud800", "__bytes_encoded__", date(2026, 1, 1), np.float64(1.5)),
+    *({"\ud800": 1}, {Name.A: 1}, {"!__utf-8__QQ==": "__utf-8__"}, deep(150), deep(189), deep(195), {"a": [None, {}]}),
+)
+
+
+@pytest.mark.parametrize("value", WRITTEN, ids=lambda value: type(value).__name__)
+def test_the_fast_path_writes_the_bytes_of_the_plain_one(value, monkeypatch):
+    def lines():
+        for place in range(7):
+            made = sample([1.0, None][place % 2])
+            result, context = made.step_result, made.action.task_context
+            match place:
+                case 0:
+                    say(made, {"text": "a"}, {"toolUse": {"input": {"value": value}}})
+                case 1:
+                    result.observation.metrics["value"] = value
+                case 2:
+                    result.reward.info["value"] = value
+                case 3:
+                    context.ground_truth = value
+                case 4:
+                    context.further = value
+                case 5:
+                    context.conversation_history = [{"role": "user", "content": value}]
+                case 6 if isinstance(value, int | float):
+                    result.reward.reward = float(value)
+            yield re.sub(rb"0x[0-9a-f]+", b"", write_sample(made).text)[:-13]  # but for addresses, and the checksum
+
+    fast = list(lines())
+    monkeypatch.setattr("strands_env.eval.store.line.strict_json", lambda value: None)
+    assert fast == list(lines())
+
+
+def test_a_usual_sample_is_written_without_pydantic(monkeypatch):
+    made = with_token_data(0)
+    text = write_sample(made).text
+    monkeypatch.setattr(StepResult, "__pydantic_serializer__", None)
+    assert write_sample(made).text == text
 
 
 def test_configuration_is_saved_and_compared_and_a_continued_run_keeps_the_start_and_earlier_versions(paths):
