@@ -93,13 +93,7 @@ async def _finish_within(task: asyncio.Task[T], seconds: float, where: Phase | E
         if not task.done():
             await asyncio.wait({task}, timeout=seconds)
         await _finish_cleanup(task, where)
-        if not task.done():
-            late = _phase_of(where)
-            await stop(task, where)
-            if not task.done() or task.cancelled() or task.exception() is not None:
-                is_scored = isinstance(where, EpisodeProgress) and where.is_scored
-                raise EpisodeTimeoutError(late, seconds, is_scored)
-        return task.result()
+        return await _stop_late(task, seconds, where)
     except asyncio.CancelledError:
         await stop(task, where)
         raise
@@ -107,21 +101,38 @@ async def _finish_within(task: asyncio.Task[T], seconds: float, where: Phase | E
         del task  # it holds its error, whose traceback holds this frame: core/garbage.py
 
 
+async def _stop_late(task: asyncio.Task[T], seconds: float, where: Phase | EpisodeProgress) -> T:
+    """The result of a task whose time is over: that of one that is done, or that still finishes when it is stopped."""
+    try:
+        if not task.done():
+            late = _phase_of(where)
+            await stop(task, where)
+            if not task.done() or task.cancelled() or task.exception() is not None:
+                is_scored = isinstance(where, EpisodeProgress) and where.is_scored
+                raise EpisodeTimeoutError(late, seconds, is_scored)
+        return task.result()
+    finally:
+        del task  # as above
+
+
 async def run_shielded(work: Coroutine[Any, Any, None], seconds: float | None, where: Phase) -> None:
     """Await work that must run even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
 
     Raises the errors of `run_with_timeout`.
     """
-    task = _start(work, None, where)
-    if seconds is not None and not task.done():  # else there is nothing to wait for
-        task = _start(_finish_within(task, seconds, where), None, where)
+    task, left = _start(work, None, where), seconds
+    clock = asyncio.get_running_loop().time
+    ends = None if seconds is None else clock() + seconds
     cancelled: asyncio.CancelledError | None = None
     try:
         while not task.done():
             try:
-                await asyncio.wait({task})
+                await asyncio.wait({task}, timeout=left)
+                if ends is not None and seconds is not None and not task.done():
+                    task, ends = _start(_stop_late(task, seconds, where), None, where), None
             except asyncio.CancelledError as error:
                 cancelled = error
+            left = None if ends is None else max(0.0, ends - clock())
         if cancelled is None:
             return task.result()
         if (failure := task.exception()) is not None:

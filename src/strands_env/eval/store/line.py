@@ -159,8 +159,9 @@ def write_sample(sample: EvalSample) -> Line:
         body = b"".join((orjson.dumps(head)[:-1], _BODY, action, b',"step_result":', result))
         return finish(body, is_usual and _is_shallow(sample, body))
 
-    if is_usual and (text := strict_json(head | _usual_fields(sample))) and MARKS.search(text) is None:
-        return finish(text[:-1], is_readable=True)
+    whole = strict_json(head | _usual_fields(sample)) if is_usual else None
+    if whole is not None and MARKS.search(whole) is None:
+        return finish(whole[:-1], is_readable=True)
     try:
         # A field of another type than its own would be written, but not read: an error, where pydantic only warns.
         return join(
@@ -234,10 +235,9 @@ def _usual_fields(sample: EvalSample) -> dict[str, Any]:
     """What pydantic writes of a usual sample, as JSON values; for its parts in the same order."""
     action, result = sample.action, sample.step_result
     context, observation, end = action.task_context, result.observation, result.end
-    reward = None
-    if result.reward is not None:
-        known = {"turn_rewards": {}, "span_rewards": [], "error": None}
-        reward = {"reward": result.reward.reward, "info": result.reward.info, **known}
+    reward: dict[str, Any] | None = None
+    if (found := result.reward) is not None:
+        reward = {"reward": found.reward, "info": found.info, "turn_rewards": {}, "span_rewards": [], "error": None}
     return {
         "action": {
             "message": action.message,
