@@ -21,7 +21,7 @@ All arms run in one environment, with the same Python and packages: that of stra
 Every pass runs all arms of a size one after the other; the order changes from pass to pass, so that a slow minute hits
 all of them. Figures are CPU milliseconds of the arm's process per turn, medians of the passes; ratios are medians of
 the ratios within a pass. A provider is what an arm takes beyond `sdk`: `provider_over_floor` and
-`provider_over_upstream` are ratios of these differences.
+`provider_over_upstream` are ratios of these differences, and `floor_over_upstream` is what the floor itself costs.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ ARMS = ("sdk", "floor", "ours", "upstream", "environment", "slime")
 RATIOS = (
     ("provider_over_floor", "ours", "floor", "sdk"),
     ("provider_over_upstream", "ours", "upstream", "sdk"),
+    ("floor_over_upstream", "floor", "upstream", "sdk"),
     ("environment_over_upstream", "environment", "upstream", None),
     ("slime_over_environment", "slime", "environment", None),
 )

@@ -28,7 +28,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 FAST_PATHS = "pieces history_memory shared_prompts shared_history silent_spans flat_loop"
 BENCHMARKS = {
     "rollouts": "rollouts",
-    "fast_paths": f"rollouts --sizes 3k 36k --arms environment --without all {FAST_PATHS}",
+    "fast_paths": f"rollouts --arms environment --without all {FAST_PATHS}",
     "many_rollouts": "many_rollouts",
     "grading": "grading",
     "evaluator": "evaluator --executor inline processes ray",
