@@ -187,7 +187,7 @@ def test_commands_load_no_model_and_nothing_that_they_do_not_use(saved_run: Path
         ),
         (
             [["check", "--env", "strands_env.environments:CalculatorEnv"]],
-            {*models, "aiohttp", "strands_env.sandbox.images", "strands_env.rewards.sentences"},
+            {*models, "aiohttp", "strands_env.sandbox", "strands_env.rewards.sentences"},
         ),
     ):
         found, loaded = loaded_by(*commands)
