@@ -371,7 +371,7 @@ def _eos_ids_of(source: str, name: str) -> tuple[int, ...]:
     """Ids that a configuration of a model names as ends, read once a process: thousands of models share a folder."""
     file = Path(source) / name
     if not file.is_file():
-        cached = _from_hub_cache(source, name)
+        cached = None if file.parent.is_dir() else _from_hub_cache(source, name)  # a folder is no hub id
         if cached is None:
             return ()
         file = cached

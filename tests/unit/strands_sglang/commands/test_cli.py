@@ -178,7 +178,7 @@ def saved_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 def test_commands_load_no_model_and_nothing_that_they_do_not_use(saved_run: Path) -> None:
-    models = {"torch", "datasets", "sympy", "transformers"}
+    models = {"torch", "datasets", "sympy", "transformers", "huggingface_hub"}
     saved = [str(saved_run), "--tokenizer", "smollm2"]
     for commands, absent in (
         (
