@@ -264,15 +264,18 @@ class Conversation:
             raise MessageConversionError(f"messages is {messages!r:.100}, expected a list")
         if messages and isinstance(messages[0], Message):
             return History().and_then(messages)
+        current = self.forest.current
+        reply = None if current is None else current.reply
         count = request.ephemeral_blocks if self.config["injected_context"] is InjectedContext.KEEP else 0
         if not count or not messages:
-            return self._histories.read(messages)
+            return self._histories.read(messages, reply)
         *before, last = messages
         # Later histories hold the message without these blocks, and find their place by that form.
         blocks = list(last["content"])
-        history = self._histories.read([*before, {**last, "content": blocks[: max(len(blocks) - count, 0)]}])
+        history = self._histories.read([*before, {**last, "content": blocks[: max(len(blocks) - count, 0)]}], reply)
         earlier = history.before or History()
         shown = replace(read_message(last, len(before), earlier), durable=history.last)
+        history.facts = {} if history.facts is None else history.facts  # what is found out is about both
         return History(earlier, shown, facts=history.facts)
 
     def _locate(self, request: TurnRequest, history: History, tools_key: bytes) -> Location:

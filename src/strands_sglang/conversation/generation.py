@@ -208,8 +208,9 @@ class _Output:
             asked: int = self._request.sampling_params["max_new_tokens"]
             finish = replace(finish, limited_by=self._plan.bounds.tightest(asked))
         return Completion(
-            output_ids=self.ids,
-            output_logprobs=self._logprobs,
+            # Copies: arrays that have grown hold more than their values.
+            output_ids=self.ids[:],
+            output_logprobs=None if self._logprobs is None else self._logprobs[:],
             prompt_logprobs=self._prompt_logprobs,
             finish=finish if finish.message is not None else _one_of_equal(finish),
             weight_spans=_one_of_equal(tuple(self._spans)),

@@ -164,7 +164,7 @@ class TrajectoryForest:
             agent_id = caller.agent if caller.agent_id is None else caller.agent_id
             if caller.attempt is not None:
                 # The same step again: the caller would not repeat it had it kept the first answer.
-                for earlier in self._records.by_step.get((agent_id, caller.attempt), ()):
+                for earlier in self._records.with_step(agent_id, caller.attempt):
                     self._discard(earlier)
             follower = Follower(self._records, context, caller.agent, agent_id, caller.role)
             walk = follower.follow_on((context, caller.agent, agent_id), history)
@@ -243,12 +243,7 @@ class TrajectoryForest:
                 growth=(parent.growth if parent is not None else 0) + media_growth(media),
                 **location.origin,
             )
-            records.turns.append(turn)
-            records.contexts.append(location.context)
-            records.by_input.setdefault(location.key, []).append(turn)
-            if turn.attempt is not None:
-                records.by_step.setdefault((turn.agent_id, turn.attempt), []).append(turn)
-            records.given_ids.update([call.id for call in turn.calls])
+            records.add(turn, location.context)
             # Budgets count the tokens that this episode sampled, and a recalled turn was paid for elsewhere.
             if not is_recalled:
                 records.sampled += len(completion.output_ids)
@@ -315,7 +310,7 @@ class TrajectoryForest:
         if turn.attempt is None:
             return
         # A step keeps one sample, so its others were thrown away.
-        others = [t for t in records.by_step[turn.agent_id, turn.attempt] if t is not turn]
+        others = [t for t in records.with_step(turn.agent_id, turn.attempt) if t is not turn]
         if records.current in others and records.fates.get(records.current.index) is not Fate.USED:
             records.current = turn
         for other in others:

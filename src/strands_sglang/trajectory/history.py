@@ -24,12 +24,12 @@ class History:
     """A history: its last message, and the history before that message; the empty one has neither.
 
     Attributes:
-        facts: Findings about it, by name.
+        facts: Findings about it, by name; None without any, as for most histories of an episode.
     """
 
     before: History | None = field(default=None, repr=False)
     last: Message | None = None
-    facts: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    facts: dict[Hashable, Any] | None = field(default=None, repr=False)
     _key: bytes = field(default=b"", init=False, repr=False)
     _listed: list[Message] | None = field(default=None, init=False, repr=False)
 
@@ -72,16 +72,33 @@ class History:
     def recall(self, name: Hashable) -> History:
         """The longest history that it is, or begins with, of which this fact is known; otherwise the empty one."""
         known = self
-        while name not in known.facts and known.before is not None:
+        while (known.facts is None or name not in known.facts) and known.before is not None:
             known = known.before
         return known
+
+    def fact(self, name: Hashable, default: T) -> T:
+        """A fact of this very history, or the default."""
+        return default if self.facts is None else self.facts.get(name, default)
+
+    def note(self, name: Hashable, fact: Any) -> None:
+        """Keep a fact."""
+        if self.facts is None:
+            self.facts = {}
+        self.facts[name] = fact
+
+    def forget(self, name: Hashable) -> None:
+        """Drop a fact, if it is known."""
+        if self.facts is not None and self.facts.pop(name, None) is not None and not self.facts:
+            self.facts = None
 
     def derive(self, name: Hashable, go_on: Callable[[T | None, list[Message]], T]) -> T:
         """A fact, which `go_on` makes from that of the longest history before and the messages behind it."""
         known = self.recall(name)
-        if known is self and name in self.facts:
-            return cast(T, self.facts[name])
-        fact = self.facts[name] = go_on(known.facts.get(name), self.since(known))
+        before = cast("T | None", known.fact(name, None))
+        if known is self and self.facts is not None and name in self.facts:
+            return cast(T, before)
+        fact = go_on(before, self.since(known))
+        self.note(name, fact)
         return fact
 
     @property
@@ -148,11 +165,13 @@ class Records:
     turns: list[Turn] = field(default_factory=list)
     contexts: list[bytes] = field(default_factory=list)
     """The context of every turn."""
-    by_input: dict[bytes, list[Turn]] = field(default_factory=dict)
+    by_input: dict[bytes, tuple[Turn, ...] | Turn] = field(default_factory=dict)
+    """Turns by their key: nearly always one, which needs no tuple."""
     by_reply: dict[tuple[tuple[str, ...], str], list[Turn]] = field(default_factory=dict)
     """The first `sorted_turns` turns by call ids and text."""
     sorted_turns: int = 0
-    by_step: dict[tuple[str | None, str], list[Turn]] = field(default_factory=dict)
+    by_step: dict[str, tuple[Turn, ...] | Turn] = field(default_factory=dict)
+    """Turns by the mark of their step, of any agent."""
     fates: dict[int, Fate] = field(default_factory=dict)
     attributed: dict[int, tuple[Role, str | None]] = field(default_factory=dict)
     """Role and parent of turns whose caller was not known when they were sampled, by index."""
@@ -163,6 +182,27 @@ class Records:
     foreign_ids: set[str] = field(default_factory=set)
     memory: object | None = None
     """Names the walks of this episode among the facts of histories; None where each is followed from its start."""
+
+    def add(self, turn: Turn, context: bytes) -> None:
+        """Append a turn."""
+        self.turns.append(turn)
+        self.contexts.append(context)
+        held = self.by_input.setdefault(turn.key, turn)
+        if held is not turn:
+            self.by_input[turn.key] = (*_each(held), turn)
+        if turn.attempt is not None:
+            held = self.by_step.setdefault(turn.attempt, turn)
+            if held is not turn:
+                self.by_step[turn.attempt] = (*_each(held), turn)
+        self.given_ids.update([call.id for call in turn.calls])
+
+    def with_input(self, key: bytes) -> tuple[Turn, ...]:
+        """Turns whose input has this digest."""
+        return _each(self.by_input.get(key, ()))
+
+    def with_step(self, agent_id: str | None, attempt: str) -> list[Turn]:
+        """Turns of one step of an agent."""
+        return [turn for turn in _each(self.by_step.get(attempt, ())) if turn.agent_id == agent_id]
 
     def with_reply(self, observed: Message) -> list[Turn]:
         """Turns with these calls and this text. Only a history that was edited asks, so they are sorted then."""
@@ -189,12 +229,15 @@ class Follower:
 
     def follow_on(self, caller: Hashable, history: History) -> Walk:
         """Follow a history from where the last one of `caller` that it begins with ended."""
-        name, walk = (self.records.memory, caller), Walk(key=self.context)
-        if self.records.memory is not None:
-            walk = history.recall(name).facts.get(name, walk)
-        walk = self.follow(walk, history.messages)
-        if self.records.memory is not None:
-            history.facts[name] = walk
+        start = Walk(key=self.context)
+        if self.records.memory is None:
+            return self.follow(start, history.messages)
+        name = self.records.memory, caller
+        known = history.recall(name)
+        walk = self.follow(known.fact(name, start), history.messages)
+        if known is not history:  # the longest is enough: a history that branches off before is followed anew
+            known.forget(name)
+            history.note(name, walk)
         return walk
 
     def follow(self, walk: Walk, messages: Sequence[Message]) -> Walk:
@@ -231,7 +274,7 @@ class Follower:
 
     def _turns_at(self, key: bytes, observed: Message) -> Sequence[Turn]:
         """The turns sampled at this place that an assistant message may be, the likeliest first."""
-        candidates = self.records.by_input.get(key)
+        candidates = self.records.with_input(key)
         if not candidates:
             return ()
         matching = [turn for turn in candidates if turn.reply.is_seen_in(observed)]
@@ -273,6 +316,10 @@ class Follower:
             if self.records.contexts[turn.index] != self.context:
                 return RootReason.CONTEXT
         return RootReason.EDITED if key in self.records.by_input else RootReason.HISTORY
+
+
+def _each(held: tuple[Turn, ...] | Turn) -> tuple[Turn, ...]:
+    return held if isinstance(held, tuple) else (held,)
 
 
 def _key_after(turn: Turn) -> bytes:

@@ -164,6 +164,8 @@ class Message:
         Names and arguments may have been rewritten. Without `with_ids`, for a client that gives every call an id of its
         own, names and number of the calls count.
         """
+        if observed is self:
+            return True
         (ids, text), (observed_ids, observed_text) = self.visible, observed.visible
         same_calls = ids == observed_ids
         if not with_ids:

@@ -16,6 +16,7 @@ from strands_sglang.conversation.messages import (
     format_content_block,
     format_messages,
     format_tool_specs,
+    is_read_as,
     read_message,
     read_messages,
     sort_tool_results,
@@ -334,7 +335,7 @@ def test_messages_that_are_printed_alike_are_one(one: dict[str, Any], other: dic
     assert read_message(one) == read_message(other)
 
 
-@pytest.mark.parametrize("histories", [StrandsReader, partial(HistoryReader, 8)])
+@pytest.mark.parametrize("histories", [partial(HistoryReader, 8, is_read_as), partial(HistoryReader, 8)])
 @pytest.mark.parametrize("name", [name for name in OTHERS if name != "not a number"])
 def test_a_history_is_read_again_only_where_it_is_another(name: str, histories: Any) -> None:
     seen: list[int] = []
@@ -344,7 +345,7 @@ def test_a_history_is_read_again_only_where_it_is_another(name: str, histories: 
         return read_message(item, index, before)
 
     known, (one, other), question = histories(), OTHERS[name], user(text("q"))
-    other_at = [0, 1, 2, 3] if histories is StrandsReader else [2, 3]
+    other_at = [0, 1, 2, 3] if len(histories.args) > 1 else [2, 3]
     for history, expected in (
         ([question, question, one], [0, 1, 2]),
         ([question, question, copy.deepcopy(one), question], [3]),
@@ -357,8 +358,55 @@ def test_a_history_is_read_again_only_where_it_is_another(name: str, histories: 
         assert seen == expected
 
 
+# As the SDK writes them; each differs from the first in one thing, and is printed otherwise.
+TURNS = [
+    assistant(REASONING[0], text("on"), use("a", x=1, y=2), use("b")),
+    assistant(REASONING[1], text("on"), use("a", x=1, y=2), use("b")),
+    assistant(text("on"), use("a", x=1, y=2), use("b")),
+    assistant(REASONING[0], text("off"), use("a", x=1, y=2), use("b")),
+    assistant(REASONING[0], use("a", x=1, y=2), use("b")),
+    assistant(REASONING[0], text("on"), use("a", x=1, y=2)),
+    assistant(REASONING[0], text("on"), use("b"), use("a", x=1, y=2)),
+    assistant(REASONING[0], text("on"), use("c", x=1, y=2), use("b")),
+    assistant(REASONING[0], text("on"), use("a", "find", x=1, y=2), use("b")),
+    assistant(REASONING[0], text("on"), use("a", x=1, y=2.0), use("b")),
+    assistant(REASONING[0], text("on"), use("a", y=2, x=1), use("b")),
+    assistant(REASONING[0], text("on"), use("a", x=True, y=2), use("b")),
+    user(text("on")),
+    user(result("a", text("x")), result("b", text("y"))),
+    user(result("a", text("x")), result("b", text("z"))),
+    user(result("a", text("x")), result("b", text("y"), status="error")),
+    user(result("a", text("x")), result("b", text("y")), text("on")),
+    user(result("a", text("x"))),
+    user(result("b", text("y")), result("a", text("x"))),
+]
+ODD = [
+    *[message for pair in OTHERS.values() for message in pair],
+    assistant(REASONING[0], text("on"), use("a", x=1, y=2), use("b"), text("and")),
+    {"role": "user", "content": "on"},
+    {"role": "user", "content": {"text": "on"}},
+    user({"text": "on", **IMAGE}),
+    user(text("on"), CACHE_POINT),
+    user(result("a", text("x"), text("y"))),
+    user(result("a", {"text": "x", **IMAGE})),
+    user(result("a")),
+    user(result("a", {"json": "x"})),
+    {"role": "user"},
+    "on",
+    None,
+]
+
+
+@pytest.mark.parametrize("number", range(len(TURNS)))
+def test_a_message_is_known_by_what_was_read_from_it(number: int) -> None:
+    read = read_message(TURNS[number])
+    assert [is_read_as([copy.deepcopy(each)], [read]) for each in TURNS] == [each is TURNS[number] for each in TURNS]
+    assert not any(is_read_as([each], [read]) and read_message(each) != read for each in ODD)
+    assert not is_read_as([TURNS[number]] * 2, [read])
+
+
 def test_threads_with_histories_that_begin_alike_read_their_own() -> None:
-    histories, question = StrandsReader(), user(text("q"))
+    histories, question = HistoryReader[Any](8, is_read_as), user(text("q"))
     histories.read_items([question], read_message)
     others: list[Any] = []
 
