@@ -1,6 +1,7 @@
 """Many rollouts at once, on one machine: what one process carries, and what more processes add.
 
     python -m benchmarks.many_rollouts [--crowds 200 1000 5000] [--turns 6] [--tokens 2000] [--no-ray]
+    python -m benchmarks.many_rollouts --only held growth
 
 Whole rollouts of an `Environment` with `SGLangModel` run against the scripted server of `rollouts`, which has a
 process of its own. Each measurement runs in a fresh process, warmed up, with the garbage collection of our own worker
@@ -56,6 +57,7 @@ from strands_env.core.models import sglang_model_factory
 from strands_env.core.rollout import LocalExecutor
 from strands_sglang import SGLangClient
 
+PARTS = ("crowds", "held", "growth", "spread")
 WARM_UP = 8
 """Rollouts that run first."""
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
@@ -285,7 +287,7 @@ def measured(measure: Callable[[dict[str, Any]], Any], order: dict[str, Any]) ->
 
 
 def measure_all(args: argparse.Namespace, folder: str, address: str, server: psutil.Process) -> dict[str, Any]:
-    """All measurements."""
+    """The measurements that are asked for."""
     keep_to(CORES[1:] or CORES, server)
     order = {
         "folder": folder,
@@ -294,26 +296,30 @@ def measure_all(args: argparse.Namespace, folder: str, address: str, server: psu
         "delay_ms": 0,
         "result": result_of(args.tokens, args.turns),
     }
-    at_once = [measured(crowd, {**order, "rollouts": count}) for count in args.crowds]
-
-    def delay_of(figures: dict[str, Any]) -> int:
-        return round(figures["rollouts"] * figures["cpu_ms_per_turn"] / args.load)
-
-    paced = [measured(crowd, {**order, "rollouts": full["rollouts"], "delay_ms": delay_of(full)}) for full in at_once]
-    alive = held(folder, address, quick=args.quick)
-    grown = measured(growth, {**order, "marks": args.growth})
+    figures: dict[str, Any] = {"load": args.load}
+    if "crowds" in args.only:
+        at_once = [measured(crowd, {**order, "rollouts": count}) for count in args.crowds]
+        delays = [round(full["rollouts"] * full["cpu_ms_per_turn"] / args.load) for full in at_once]
+        paced = [{"rollouts": full["rollouts"], "delay_ms": delay} for full, delay in zip(at_once, delays, strict=True)]
+        figures |= {"at_once": at_once, "paced": [measured(crowd, {**order, **each}) for each in paced]}
+    if "held" in args.only:
+        figures["held"] = held(folder, address, quick=args.quick)
+    if "growth" in args.only:
+        figures["growth"] = measured(growth, {**order, "marks": args.growth})
     keep_to(CORES, server)  # processes that share the work need them all
     others = [(kind, number) for kind in ("processes", "ray") for number in sorted({1, args.workers})]
-    spreads = [
-        measured(spread, {**order, "rollouts": args.spread, "kind": kind, "workers": number})
-        for kind, number in [("local", 1), *others]
-        if not (args.no_ray and kind == "ray")
-    ]
-    return {"load": args.load, "at_once": at_once, "paced": paced, "held": alive, "growth": grown, "spread": spreads}
+    if "spread" in args.only:
+        figures["spread"] = [
+            measured(spread, {**order, "rollouts": args.spread, "kind": kind, "workers": number})
+            for kind, number in [("local", 1), *others]
+            if not (args.no_ray and kind == "ray")
+        ]
+    return figures
 
 
 def main() -> None:
     parser = arguments(__doc__)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="measure these alone")
     parser.add_argument("--crowds", type=int, nargs="+", default=[200, 1000, 5000])
     parser.add_argument("--growth", type=int, nargs="+", default=[1000, 2000, 6000, 10_000])
     parser.add_argument("--turns", type=int, default=6)
