@@ -108,48 +108,44 @@ def is_read_as(given: Sequence[Any], read: Sequence[Message]) -> bool:
     """True if Strands messages are sure to be read as these messages, False where they may not be.
 
     It knows messages as the SDK writes them, one text a result. Every turn asks it about the whole history, so nothing
-    is called that need not be: 0.5 us a message.
+    is called for a message: what is unpacked has so many items, and a block one key.
     """
     inputs, known_inputs = list[Any](), list[Any]()
     try:
         for message, known in zip(given, read, strict=True):
-            blocks, results, reasoning = message["content"], known.results, known.reasoning
+            blocks, at = message["content"], 0
             if message["role"] != known.role or blocks.__class__ is not list:
                 return False
-            if len(blocks) != len(results) + (reasoning != "") + len(known.parts) + len(known.calls):
-                return False
-            at = 0
-            for call_id, (part,), is_error in results:
-                block = blocks[at]
+            for call_id, (part,), is_error in known.results:
+                [_] = block = blocks[at]
                 result = block["toolResult"]
-                (shown,) = result["content"]
-                if (
-                    len(block) != 1
-                    or result["toolUseId"] != call_id
-                    or (result.get("status") == "error") is not is_error
-                ):
+                [shown] = result["content"]
+                [_] = shown
+                if shown["text"] != part or result["toolUseId"] != call_id:
                     return False
-                if len(shown) != 1 or shown["text"] != part:
+                if ("status" in result and result["status"] == "error") is not is_error:
                     return False
                 at += 1
-            if reasoning:
-                block = blocks[at]
-                if len(block) != 1 or block["reasoningContent"]["reasoningText"]["text"] != reasoning:
+            if known.reasoning:
+                [_] = block = blocks[at]
+                if block["reasoningContent"]["reasoningText"]["text"] != known.reasoning:
                     return False
                 at += 1
             for part in known.parts:
-                block = blocks[at]
-                if len(block) != 1 or block["text"] != part:
+                [_] = block = blocks[at]
+                if block["text"] != part:
                     return False
                 at += 1
             for call_id, name, arguments in known.calls:
-                block = blocks[at]
+                [_] = block = blocks[at]
                 use = block["toolUse"]
-                if len(block) != 1 or use["toolUseId"] != call_id or use["name"] != name:
+                if use["toolUseId"] != call_id or use["name"] != name:
                     return False
-                inputs.append(use["input"])
-                known_inputs.append(arguments)
+                inputs += (use["input"],)
+                known_inputs += (arguments,)
                 at += 1
+            if blocks[at:]:
+                return False
         # Unlike `==` it tells 1, 1.0 and True apart, and the order of keys, which is printed.
         return not inputs or marshal.dumps(inputs, 2) == marshal.dumps(known_inputs, 2)
     except (AttributeError, LookupError, TypeError, ValueError):
