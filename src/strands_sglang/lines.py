@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import io
 import os
 import re
 import uuid
@@ -82,10 +83,11 @@ def read_lines(fd: int) -> Iterator[tuple[int, bytes]]:
     offset, rest = 0, b""
     # By position, and not through a file object: a log reads and writes the same descriptor.
     while block := os.pread(fd, _BLOCK, offset + len(rest)):
-        *whole, rest = (rest + block).split(b"\n")
-        for text in whole:
-            yield offset, text + b"\n"
-            offset += len(text) + 1
+        lines = io.BytesIO(rest + block).readlines()
+        rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
+        for line in lines:
+            yield offset, line
+            offset += len(line)
     if rest:
         yield offset, rest
 

@@ -15,6 +15,7 @@ _SECRET = re.compile(
 )
 # Names of headers, beside those: nothing else is called so there.
 _HEADER = re.compile("key$|token|cookie", re.IGNORECASE)
+_HUMP = re.compile("(?<=[a-z0-9])(?=[A-Z])")  # in camel case
 
 _ASSIGNED = re.compile(
     r"(?P<start>(?<![\w.-])(?P<name>[\w.-]+)=|(?P<flag>--[\w-]+)\s+)"
@@ -40,7 +41,7 @@ def is_secret_name(name: Any, *, is_header: bool = False) -> bool:
     """True for the name of a secret, in snake case, camel case or with dashes."""
     if not isinstance(name, str):
         return False
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    words = _HUMP.sub("_", name)
     return _SECRET.search(words) is not None or (is_header and _HEADER.search(words) is not None)
 
 

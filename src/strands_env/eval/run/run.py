@@ -40,7 +40,7 @@ SHOWN_EVERY = 1.0  # seconds after which a display is told of a run in which not
 # Jobs of a list that wait for a worker, at most. More are read when half of them are gone: each reading costs a turn of
 # the event loop. Any other source is read one job ahead.
 READ_AHEAD = 64
-PASSED_AT_ONCE = 64  # finished samples that a resumed run passes over before it lets others have the event loop
+PASSED_AT_ONCE = 256  # finished samples that a resumed run passes over before it lets others have the event loop
 
 
 class CollectedResults(dict[str, Sequence[EvalSample]]):
@@ -138,7 +138,7 @@ class Run:
         collected = CollectedResults()
         for prompt_id, items in self._results.items():
             present: Any = [item for item in items if item is not None]
-            if any(type(item) is Entry for item in present):
+            if Entry in map(type, present):
                 assert self._paths is not None
                 reader = reader or ResultReader(self._paths.results)
                 present = LazySamples(present, reader, with_tokens=self._options.keep_tokens)
@@ -190,6 +190,7 @@ class Run:
         recorded, _, recorded_index = sample.rpartition("_")
         last_waiting = -1 if self._writer is None else self._writer.log.place_of(recorded)
         config_digest, find = self._config.digest.encode(), None if self._writer is None else self._writer.log.find
+        indices = range(self._options.n_samples_per_prompt)
         waiting: list[Job] = []
         async with aclosing(stream(self._tasks)) as actions:
             async for action in actions:
@@ -198,11 +199,11 @@ class Run:
                 self._check_task(prompt)
                 if self._options.keep_results:
                     # A place for each, for samples finish in any order and results keep that of their index.
-                    self._results[prompt.id] = [None] * self._options.n_samples_per_prompt
+                    self._results[prompt.id] = [None] * len(indices)
                 if prompt.id == recorded:
                     seed = {SEED_FIELD: sample_seed(self._seed, prompt, int(recorded_index))}
                     await self._compare_environment(copy_of(with_context(prompt.action, id=sample, **seed)))
-                for index in range(self._options.n_samples_per_prompt):
+                for index in indices:
                     name = sample_id(config_digest, prompt, index)
                     if find is not None and self._is_done(prompt.id, index, find(name)):
                         passed += 1
@@ -210,7 +211,7 @@ class Run:
                             await asyncio.sleep(0)
                     else:
                         waiting.append(Job(prompt, index, name))
-                if prompt.place >= last_waiting:
+                if waiting and prompt.place >= last_waiting:
                     for job in waiting:
                         yield job
                     waiting.clear()

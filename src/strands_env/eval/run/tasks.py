@@ -178,8 +178,8 @@ class TaskNamer:
 
     def name(self, action: Action) -> NamedTask:
         """Name the next task; `DatasetError` where it, or its id, cannot be stored."""
-        content = task_digest(action)
-        base = action.task_context.id if _is_named(action) else content
+        content, is_named = task_digest(action), _is_named(action)
+        base = action.task_context.id if is_named else content
         try:
             base.encode()
         except UnicodeEncodeError:
@@ -189,9 +189,9 @@ class TaskNamer:
             name = f"{base}#{self._next[base]}"
             self._next[base] += 1
         self._next[name] = 2
-        if name != base and _is_named(action):  # the same task twice without an id is no accident
+        if name != base and is_named:  # the same task twice without an id is no accident
             self.renamed.append(name)
-        return NamedTask(action=action, place=len(self._next) - 1, id=name, digest=content)
+        return NamedTask(action, name, content, len(self._next) - 1)
 
 
 def with_names(actions: Iterable[Action]) -> list[Action]:

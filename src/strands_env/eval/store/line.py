@@ -102,8 +102,8 @@ def read_entry(line: bytes, offset: int) -> Entry | None:
 def _to_entry(head: dict[str, Any], offset: int, length: int) -> Entry:
     prompt_id, task = sys.intern(head["prompt_id"]), sys.intern(head["task"])  # one text for all samples of a prompt
     get: Any = head.get
-    outcome = get("index"), get("place"), get("aborted"), get("reward")
-    return Entry(bytes.fromhex(head["id"]), prompt_id, task, *outcome, offset, length)
+    name, index, place = bytes.fromhex(head["id"]), get("index"), get("place")
+    return Entry(name, prompt_id, task, index, place, get("aborted"), get("reward"), offset, length)
 
 
 def read_sample(line: bytes, *, with_tokens: bool = False) -> EvalSample:
