@@ -40,7 +40,7 @@ SHOWN_EVERY = 1.0  # seconds after which a display is told of a run in which not
 # Jobs of a list that wait for a worker, at most. More are read when half of them are gone: each reading costs a turn of
 # the event loop. Any other source is read one job ahead.
 READ_AHEAD = 64
-PASSED_AT_ONCE = 256  # finished samples that a resumed run passes over before it lets others have the event loop
+PASSED_AT_ONCE = 64  # finished samples that a resumed run passes over before it lets others have the event loop
 
 
 class CollectedResults(dict[str, Sequence[EvalSample]]):
