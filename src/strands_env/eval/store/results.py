@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from threading import Event, Lock
+from threading import Lock
 from typing import Self, overload
 
 from strands_env.core import Phase, Trajectory
@@ -26,7 +26,7 @@ from strands_sglang.lines import append_lines, lock, read_lines
 logger = logging.getLogger(__name__)
 
 MAX_PENDING = 4096  # samples that may wait for the device before `append` waits too
-GROUP_SECONDS = 0.01  # from the start of a batch to that of the next, at least
+GROUP_SECONDS = 0.01  # from the start of a batch to that of the next, at least, while samples keep coming
 # Lines that are made at once, for which the processor has the code at hand; those of more would keep samples waiting.
 MADE_TOGETHER = 8
 
@@ -328,7 +328,6 @@ class ResultWriter:
         self._pending: list[EvalSample | Line] = []
         self._plain = 0  # samples without token data at the end of it
         self._is_writing = False
-        self._is_closing = Event()
         self._failure: BaseException | None = None
         self._written: asyncio.Future[None] | None = None
 
@@ -359,7 +358,6 @@ class ResultWriter:
         await run_shielded(self._close(), None, Phase.CLEANUP)
 
     async def _close(self) -> None:
-        self._is_closing.set()
         try:
             if self._written is not None:
                 await self._written
@@ -380,10 +378,8 @@ class ResultWriter:
                 started = time.monotonic()
                 self.log.write(_make_lines(batch))
                 self._loop.call_soon_threadsafe(self._on_saved, len(batch))
-                # Also where nothing is pending yet: to end, and begin again with a sample that comes meanwhile, costs a
-                # turn of the event loop, and the sample a sync of its own.
-                if (left := started + GROUP_SECONDS - time.monotonic()) > 0:
-                    self._is_closing.wait(left)
+                if self._pending and (left := started + GROUP_SECONDS - time.monotonic()) > 0:
+                    time.sleep(left)
         except BaseException as error:
             self._failure = error
             raise
