@@ -29,6 +29,8 @@ MAX_PENDING = 4096  # samples that may wait for the device before `append` waits
 GROUP_SECONDS = 0.01  # from the start of a batch to that of the next, at least, while samples keep coming
 # Lines that are made at once, for which the processor has the code at hand; those of more would keep samples waiting.
 MADE_TOGETHER = 8
+# A batch that takes so long may wait for the interpreter: the event loop makes way for the thread, so often, so long.
+LONG_BATCH, MAKES_WAY_EVERY, MAKES_WAY_SECONDS = 0.012, 0.003, 0.0002
 
 
 def scan(fd: int, path: Path, damages: list[str] | None = None) -> Iterator[Entry]:
@@ -328,6 +330,7 @@ class ResultWriter:
         self._pending: list[EvalSample | Line] = []
         self._plain = 0  # samples without token data at the end of it
         self._is_writing = False
+        self._makes_way_at = 0.0
         self._failure: BaseException | None = None
         self._written: asyncio.Future[None] | None = None
 
@@ -344,6 +347,11 @@ class ResultWriter:
                 self._pending[-MADE_TOGETHER:] = _make_lines(self._pending[-MADE_TOGETHER:])
                 self._plain = 0
             is_writing, self._is_writing = self._is_writing, True
+        if is_writing and (now := time.monotonic()) >= self._makes_way_at:
+            # The thread asks for the interpreter only where it was not free for a millisecond. A loop of short turns
+            # frees it more often, and takes it again before the thread has woken up.
+            self._makes_way_at = now + MAKES_WAY_EVERY
+            time.sleep(MAKES_WAY_SECONDS)
         if not is_writing:
             self._written = self._loop.run_in_executor(self._writer, self._write)
         if len(self._pending) >= MAX_PENDING and self._written is not None:
@@ -376,6 +384,7 @@ class ResultWriter:
                         self._is_writing = False  # under the lock: who appends next starts the thread again
                         return
                 started = time.monotonic()
+                self._makes_way_at = started + LONG_BATCH
                 self.log.write(_make_lines(batch))
                 self._loop.call_soon_threadsafe(self._on_saved, len(batch))
                 if self._pending and (left := started + GROUP_SECONDS - time.monotonic()) > 0:

@@ -10,6 +10,7 @@ import uuid
 from datetime import date
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -523,6 +524,24 @@ async def test_a_burst_is_saved_in_its_order_and_few_of_its_lines_are_left_to_th
     await writer.close()
     assert [item.index for item in read_results(paths.results)] == list(range(burst))
     assert 0 < sum(name != threading.main_thread().name for name in makers) <= 2 * results.MADE_TOGETHER
+
+
+async def test_the_event_loop_makes_way_for_a_batch_that_takes_long_and_not_for_each_sample(paths, monkeypatch):
+    log, begun, go = ResultLog(paths), threading.Event(), threading.Event()
+    write = log.write
+    monkeypatch.setattr(log, "write", lambda lines: (begun.set(), go.wait(30), write(lines)))
+    now, slept = 100.0, []
+    monkeypatch.setattr(results, "time", SimpleNamespace(monotonic=lambda: now, sleep=slept.append))
+    writer = ResultWriter(log)
+    await writer.append(sample(1.0, 0))
+    assert begun.wait(30)
+    early, late, period = 100 + results.LONG_BATCH / 2, 100 + results.LONG_BATCH, results.MAKES_WAY_EVERY
+    for index, now in enumerate((early, late, late + period / 2, late + period), 1):  # noqa: B007 - the clock shows it
+        await writer.append(sample(1.0, index))
+    assert slept == [results.MAKES_WAY_SECONDS] * 2
+    go.set()
+    await writer.close()
+    assert [item.index for item in read_results(paths.results)] == list(range(5))
 
 
 @pytest.mark.parametrize("text", [None, '{"config": null}', '{"config": {}, "about": 3}', "[]", "no"])
