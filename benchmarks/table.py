@@ -30,6 +30,7 @@ BENCHMARKS = {
     "rollouts": "rollouts",
     "fast_paths": f"rollouts --arms environment --without all {FAST_PATHS}",
     "many_rollouts": "many_rollouts",
+    "memory": "many_rollouts --only held growth",
     "grading": "grading",
     "evaluator": "evaluator --executor inline processes ray",
     "evaluator_cost": "evaluator_cost",
