@@ -7,11 +7,7 @@ from collections.abc import Sequence
 
 from strands_env.commands.arguments import COMMANDS, FORMER_COMMANDS
 from strands_env.commands.terminal import explain
-from strands_env.core.garbage import end_at_once
 from strands_sglang.command_line import Exit, run_command_line
-
-_LOAD_NO_MODEL = ("check", "compare", "export", "health", "report")
-"""Commands that may leave everything to the system at their end; extensions around models report what is not freed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,8 +16,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given and given[0] in FORMER_COMMANDS:
         sys.stderr.write(f"strands-env {given[0]} is now: {FORMER_COMMANDS[given[0]]}\n")
         return Exit.USAGE
-    if argv is None and given and given[0] in _LOAD_NO_MODEL:
-        end_at_once()
     return run_command_line(
         "strands-env",
         {name: (f"strands_env.commands.{name}", text) for name, (_, text) in COMMANDS.items()},

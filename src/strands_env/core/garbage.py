@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["YOUNG_COLLECTIONS", "YOUNG_OBJECTS", "end_at_once", "rare_collections", "tune_garbage_collection"]
+__all__ = ["YOUNG_COLLECTIONS", "YOUNG_OBJECTS", "rare_collections", "tune_garbage_collection"]
 
 YOUNG_OBJECTS = 1_000
 """New objects that start a young collection, which takes a millisecond or two."""
@@ -90,12 +90,3 @@ def tune_garbage_collection() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc; musl has none
         if trim is not None:
             trim(0)
-
-
-def end_at_once() -> None:
-    """Let this process end without freeing what is still in use, modules above all: a tenth of a command's time.
-
-    Garbage is collected once more, so that a file in a cycle is written to its end.
-    """
-    atexit.register(gc.freeze)
-    atexit.register(gc.collect)  # the last registered runs first

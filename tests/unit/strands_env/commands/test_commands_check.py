@@ -422,34 +422,3 @@ def test_imports_and_the_proof_are_not_walked_for_garbage(tmp_path, capsys, monk
     before = gc.get_threshold()
     assert main(["check", "--env", "garbage_env:CalculatorEnv", "--tokenizer", "none"]) == 0
     assert int(capsys.readouterr().out.split()[0]) > 100 and gc.get_threshold() == before
-
-
-KEEPS_A_LOG = """
-from strands_env.environments import CalculatorEnv
-
-class Logging(CalculatorEnv):
-    def __init__(self, model_factory):
-        super().__init__(model_factory=model_factory)
-        self.log, self.cycle = open("env.log", "a"), self
-        self.log.write("made\\n")
-"""
-
-
-def test_a_process_that_ends_at_once_has_written_the_files_of_an_environment(tmp_path):
-    (tmp_path / "log_env.py").write_text(KEEPS_A_LOG)
-    command = [sys.executable, "-m", "strands_env", "check", "--env", "log_env:Logging", "--tokenizer", "none"]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert (tmp_path / "env.log").read_text() == "made\n" * 2
-
-
-@pytest.mark.parametrize(
-    ("given", "argv", "times"), [(None, "check", 1), (None, "eval", 0), (["check", "--env"], "check", 0)]
-)
-def test_only_a_process_of_its_own_ends_at_once(given, argv, times, monkeypatch):
-    calls = []
-    monkeypatch.setattr("strands_env.commands.cli.end_at_once", lambda: calls.append(1))
-    monkeypatch.setattr(sys, "argv", ["strands-env", argv, "--env"])
-    with pytest.raises(SystemExit, match="2"):
-        main(given)
-    assert len(calls) == times
