@@ -41,7 +41,7 @@ def names_on_use(
     def load(name: str) -> Any:
         if name in home_of:
             value = getattr(import_module(home_of[name], package), name)
-        elif not name.startswith("_") and find_spec(f"{package}.{name}"):
+        elif name.isidentifier() and not name.startswith("_") and find_spec(f"{package}.{name}"):
             value = import_module(f"{package}.{name}")
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")

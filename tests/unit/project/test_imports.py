@@ -255,10 +255,11 @@ def test_packages_list_names_that_are_not_imported_yet_and_refuse_others() -> No
     listed, loaded = modules_after(
         f"import {names}\nfor each in {names}:\n"
         "    assert {'__name__', *each.__all__} <= set(dir(each)), each\n"
-        "    try:\n        each.nothing\n"
-        "    except AttributeError as error:\n"
-        "        assert str(error) == f'module {each.__name__!r} has no attribute {chr(39)}nothing{chr(39)}'\n"
-        "    else:\n        raise AssertionError(each)",
+        "    for name in ('nothing', 'nothing.more', ''):\n"
+        "        try:\n            getattr(each, name)\n"
+        "        except AttributeError as error:\n"
+        "            assert str(error) == f'module {each.__name__!r} has no attribute {name!r}'\n"
+        "        else:\n            raise AssertionError(each)",
         f"for each in {names}:\n    exec(f'from {{each.__name__}} import *', space := {{}})\n"
         "    assert all(space[name] is vars(each)[name] for name in each.__all__), each\n"
         "assert strands_sglang.client.SGLangClient is strands_sglang.SGLangClient",
